@@ -1,0 +1,116 @@
+"""Assemble: the arguments of `open_run` to components, policy and retention, checked before anything is written."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from mementum.decide.interval import EverySeconds, EverySteps
+from mementum.decide.policy import First, Policy
+from mementum.decide.retain import Retention
+from mementum.errors import UsageError
+from mementum.live.component import Component
+from mementum.live.optimizers import OptimizerState, parameter_names
+from mementum.live.stateful import component_for
+from mementum.records import Exactness
+
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")  # of a component; a model's is the stem of its file
+NO_DATA = "no data was given, so its position is not saved: open_run(data=loader), or run.steps(loader, …)"
+DEFAULT_INTERVAL_S = 600.0  # ten minutes lost at the most, for about a second of saving in six hundred
+
+
+def components_of(
+    *, model: Any, optimizer: Any, scheduler: Any, scaler: Any, state: Mapping[str, Any] | None
+) -> tuple[Component, ...]:
+    """One component for each thing. A mapping gives several their names; a single thing is called after its role."""
+    given: dict[str, Any] = {}
+    for role, thing in (("model", model), ("optimizer", optimizer), ("scheduler", scheduler), ("scaler", scaler)):
+        given |= _named(role, thing, given)
+    given |= _named("state", dict(state or {}), given)
+    models = {name: thing for name, thing in given.items() if isinstance(thing, torch.nn.Module)}
+    cache: dict[int, str] = {}
+
+    def names() -> dict[int, str]:
+        if not cache:
+            cache.update(parameter_names(models))
+        return cache
+
+    return tuple(component_for(name, thing, names) for name, thing in given.items())
+
+
+def _named(role: str, thing: Any, taken: Mapping[str, Any]) -> dict[str, Any]:
+    if thing is None:
+        return {}
+    if isinstance(thing, Mapping) and not hasattr(thing, "state_dict"):
+        named = dict(thing)
+    elif isinstance(thing, list | tuple):
+        named = {f"{role}{number}": one for number, one in enumerate(thing)}
+    else:
+        named = {role: thing}
+    for name, one in named.items():
+        if not (isinstance(name, str) and NAME.fullmatch(name)):
+            raise UsageError(f"{role}: {name!r} is not a name of letters, digits, `_`, `.` and `-`")
+        if name in taken:
+            raise UsageError(f"{role}: the name {name!r} is given twice", next_command="give them different names")
+        if one is None:
+            raise UsageError(f"{role}: {name!r} is None")
+    return named
+
+
+def policy_of(policy: Policy | None, every_steps: int | None, every_s: float | None) -> Policy:
+    """The policy itself, or the intervals as one; ten minutes where nothing is said."""
+    if policy is not None:
+        if every_steps is not None or every_s is not None:
+            raise UsageError("give either a policy or every_steps and every_s")
+        return policy
+    if every_steps is not None and every_steps < 1:
+        raise UsageError(f"every_steps must be 1 or more, got {every_steps}")
+    if every_s is not None and not every_s > 0:
+        raise UsageError(f"every_s must be more than 0 seconds, got {every_s}")
+    policies: list[Policy] = []
+    if every_steps is not None:
+        policies.append(EverySteps(steps=every_steps))
+    if every_s is not None:
+        policies.append(EverySeconds(seconds=every_s))
+    return First(policies=tuple(policies) or (EverySeconds(seconds=DEFAULT_INTERVAL_S),))
+
+
+def retention_of(keep_last: int | None, keep_every_steps: int | None) -> Retention:
+    for name, number in (("keep_last", keep_last), ("keep_every_steps", keep_every_steps)):
+        if number is not None and number < 1:
+            raise UsageError(f"{name} must be 1 or more, got {number}")
+    return Retention(last=keep_last, every_steps=keep_every_steps)
+
+
+def exactness_of(components: Sequence[Component], feed: Exactness | None) -> Exactness:
+    """What of the run will not come back bit for bit, as far as it can be seen before the run."""
+    reasons = list(feed.reasons) if feed is not None else [NO_DATA]
+    conditions = list(feed.conditions) if feed is not None else []
+    for component in components:
+        if isinstance(component, OptimizerState) and component.nameless:
+            conditions.append(
+                f"the {len(component.nameless)} parameters of {component.name} that belong to no given model "
+                "keep their order"
+            )
+    if torch.cuda.is_available() and not torch.are_deterministic_algorithms_enabled():
+        conditions.append("the CUDA kernels are deterministic (torch.use_deterministic_algorithms)")
+    return Exactness(reasons=tuple(reasons), conditions=tuple(conditions))
+
+
+def number(value: Any) -> Any:
+    """A recorded value as a plain one. A tensor of one element is read, which waits for its device."""
+    if isinstance(value, torch.Tensor):
+        return value.item()
+    item: Callable[[], Any] | None = getattr(value, "item", None)
+    plain = item() if callable(item) else value
+    if not isinstance(plain, bool | int | float | str):
+        raise UsageError(f"a metric must be a number or a word, got {type(value).__name__}")
+    return plain
+
+
+def held(value: Any) -> Any:
+    """A recorded value without its graph, not yet read."""
+    return value.detach() if isinstance(value, torch.Tensor) else value

@@ -1,0 +1,159 @@
+"""Background: what happens to a snapshot, and to facts, on the worker's thread."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import psutil
+
+from mementum.assemble import number
+from mementum.catalog import facts
+from mementum.clock import Clock, timestamp
+from mementum.decide.retain import Retention, retain
+from mementum.events import Committed, Emit, Failed, SaveSkipped
+from mementum.execute.snapshot import Snapshot
+from mementum.execute.worker import SaveJob, Worker
+from mementum.opening import Opened
+from mementum.pruning import prune
+from mementum.records import Fact, Health, Manifest, StoredFile, record
+from mementum.saving import save_checkpoint
+
+
+@record
+class Lasting:
+    """What every manifest of an attempt says."""
+
+    versions: Mapping[str, str]
+    code: Mapping[str, Any]
+    user: Mapping[str, Any]
+
+
+class Background:
+    """Makes checkpoints of snapshots, one after the other, and takes away what retention does not keep."""
+
+    def __init__(
+        self,
+        *,
+        opened: Opened,
+        retention: Retention,
+        lasting: Lasting,
+        seq: int,
+        parent: str | None,
+        saved_step: int | None,
+        clock: Clock,
+        emit: Emit,
+    ) -> None:
+        self.saved_step = saved_step  # the step of the newest durable checkpoint
+        self._opened, self._retention, self._lasting = opened, retention, lasting
+        self._seq, self._parent = seq, parent
+        self._clock, self._emit = clock, emit
+        self._worker = Worker(emit=emit)
+
+    @property
+    def saves_in_flight(self) -> int:
+        return self._worker.saves_in_flight
+
+    def take_failure(self) -> Exception | None:
+        """The newest failure that nobody has taken yet."""
+        failure, self._worker.failure = self._worker.failure, None
+        return failure
+
+    def submit(self, snapshot: Snapshot) -> None:
+        """Queue a snapshot; it takes the place of one that still waits."""
+        self._worker.submit(
+            SaveJob(
+                what=f"the save of step {snapshot.step}",
+                work=partial(self._save, snapshot),
+                cancel=partial(self._cancelled, snapshot),
+            )
+        )
+
+    def cancel_waiting(self) -> bool:
+        """Give up the snapshot that waits, so that its memory is free; False if none waits."""
+        return self._worker.cancel_waiting()
+
+    def tell(self, kind: str, *, step: int | None = None, values: Mapping[str, Any]) -> None:
+        """Queue a fact for the journal."""
+        plain = {name: number(value) for name, value in values.items()}
+        if not self._worker.submit_fact(partial(self._append, kind, None, step, plain)):
+            self._emit(Failed(what=f"a fact ({kind})", error="the queue is full: the disk is behind", kept="the saves"))
+
+    def drain(self, timeout_s: float) -> bool:
+        return self._worker.drain(timeout_s)
+
+    def close(self, timeout_s: float) -> bool:
+        return self._worker.close(timeout_s)
+
+    def _cancelled(self, snapshot: Snapshot) -> None:
+        snapshot.release()
+        self._emit(SaveSkipped(step=snapshot.step, reason="a newer save took its place while the disk was behind"))
+
+    def _save(self, snapshot: Snapshot) -> None:
+        began_s = self._clock.monotonic()
+        opened = self._opened
+        try:
+            manifest = save_checkpoint(
+                snapshot,
+                home=opened.home,
+                store=opened.store,
+                catalog=opened.catalog,
+                describe=self._describe,
+                emit=self._emit,
+            )
+        finally:
+            snapshot.release()
+        self._parent, self.saved_step = manifest.id, manifest.step
+        durable_s = self._clock.monotonic() - began_s
+        self._emit(
+            Committed(
+                id=manifest.id,
+                step=manifest.step,
+                size=manifest.size,
+                reason=manifest.reason,
+                blocked_s=snapshot.blocked_s,
+                durable_s=durable_s,
+            )
+        )
+        costs = {"blocked_s": snapshot.blocked_s, "durable_s": durable_s, "bytes": manifest.size}
+        self._append("cost", manifest.id, manifest.step, costs)
+        self._prune()
+
+    def _prune(self) -> None:
+        opened = self._opened
+        entries = opened.catalog.entries(opened.home)
+        verdicts = retain(entries, self._retention)
+        for verdict in verdicts:
+            if not verdict.keep:
+                self._append("removed", verdict.id, None, {"reason": verdict.reason})
+        prune(verdicts, entries, home=opened.home, store=opened.store, catalog=opened.catalog, emit=self._emit)
+
+    def _describe(self, snapshot: Snapshot, files: Sequence[StoredFile]) -> Manifest:
+        self._seq += 1
+        return Manifest(
+            id=snapshot.id,
+            seq=self._seq,
+            task=self._opened.task,
+            attempt=self._opened.attempt.number,
+            parent=self._parent,
+            step=snapshot.step,
+            epoch=snapshot.epoch,
+            time=snapshot.time,
+            reason=snapshot.save.reason,
+            granularity=snapshot.save.granularity,
+            health=Health.CLEAN,
+            files=tuple(files),
+            decision={**snapshot.save.numbers, "blocked_s": snapshot.blocked_s},
+            metrics=snapshot.metrics,
+            memory={"rss": psutil.Process().memory_info().rss},
+            debug_info=snapshot.debug_info,
+            exactness=snapshot.exactness,
+            versions=self._lasting.versions,
+            code=self._lasting.code,
+            user=self._lasting.user,
+        )
+
+    def _append(self, kind: str, checkpoint: str | None, step: int | None, values: Mapping[str, Any]) -> None:
+        fact = Fact(kind=kind, time=timestamp(self._clock.now()), checkpoint=checkpoint, step=step, values=values)
+        self._opened.store.append(self._opened.journal, facts.render(fact))

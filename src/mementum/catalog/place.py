@@ -1,0 +1,36 @@
+"""Where a root's catalog lies: always on a local disk, since SQLite's locks and maps need one."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import psutil
+from blake3 import blake3
+
+NAME = "catalog.db"
+# File systems over which SQLite's write-ahead log must not be used: its shared memory needs one kernel.
+REMOTE = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "lustre", "gpfs", "beegfs", "ceph", "glusterfs", "afs", "virtiofs"}
+)
+
+
+def catalog_path(root: Path) -> Path:
+    """Beside a local root; for a root on a network file system in the user's cache folder."""
+    kind = file_system(root)
+    if kind not in REMOTE and not kind.startswith("fuse"):
+        return root / NAME
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mementum"
+    cache.mkdir(parents=True, exist_ok=True)
+    return cache / f"{blake3(str(root.resolve()).encode()).hexdigest()[:16]}.db"
+
+
+def file_system(path: Path) -> str:
+    """The type of the file system that holds `path`; empty where the system does not tell."""
+    resolved = path.resolve()
+    best, kind = -1, ""
+    for partition in psutil.disk_partitions(all=True):
+        mount = Path(partition.mountpoint)
+        if resolved.is_relative_to(mount) and len(mount.parts) >= best:
+            best, kind = len(mount.parts), partition.fstype
+    return kind

@@ -1,0 +1,42 @@
+"""Rebuild: brings a catalog to what the manifests and journals say, from wherever it stands."""
+
+from __future__ import annotations
+
+import re
+
+from mementum.catalog import facts
+from mementum.catalog.catalog import Catalog
+from mementum.errors import MementumError
+from mementum.format import manifest as manifests
+from mementum.records import Damage
+from mementum.storage.store import Store
+
+MANIFEST = re.compile(r"(step_\d{10}(?:-\d+)?)/meta\.json")
+
+
+def refresh(catalog: Catalog, home: str, store: Store) -> tuple[Damage, ...]:
+    """Enter what is missing, drop what is gone, take in longer journals. Manifests that cannot be read come back
+    as damage: they are not entered, and nothing of theirs is deleted."""
+    damage: list[Damage] = []
+    known = {entry.folder for entry in catalog.entries(home)}
+    present: set[str] = set()
+    for stat in store.list("step_"):
+        match = MANIFEST.fullmatch(stat.key)
+        if match is None:
+            continue
+        present.add(match[1])
+        if match[1] in known:
+            continue
+        try:
+            catalog.add(home, manifests.parse(store.get(stat.key), stat.key), match[1])
+        except MementumError as error:
+            damage.append(Damage(key=stat.key, what=error.message))
+    for folder in known - present:
+        catalog.forget(home, folder)
+    read = catalog.read_sizes(home)
+    for prefix in ("journal/", "facts/"):
+        for stat in store.list(prefix):
+            if read.get(stat.key) != stat.size:
+                data = store.get(stat.key)
+                catalog.learn(home, stat.key, facts.parse(data), size=len(data))
+    return tuple(damage)

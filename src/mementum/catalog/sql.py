@@ -1,0 +1,180 @@
+"""The catalog in SQL, by default SQLite in a file beside the checkpoints."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.pool import StaticPool
+
+from mementum.format import manifest as manifests
+from mementum.format import typed_json
+from mementum.records import Entry, Fact, Manifest
+
+SCHEMA = 1  # of the tables; a file with another number is made anew, since all of it can be read again
+BUSY_TIMEOUT_S = 10.0  # another process writes for milliseconds at a time
+
+tables = sa.MetaData()
+schema = sa.Table("schema", tables, sa.Column("version", sa.Integer, primary_key=True))
+checkpoints = sa.Table(
+    "checkpoints",
+    tables,
+    sa.Column("home", sa.String, primary_key=True),
+    sa.Column("folder", sa.String, primary_key=True),
+    sa.Column("id", sa.String, nullable=False, index=True),
+    sa.Column("task", sa.String, nullable=False, index=True),
+    sa.Column("seq", sa.Integer, nullable=False),
+    sa.Column("attempt", sa.Integer, nullable=False),
+    sa.Column("step", sa.Integer, nullable=False),
+    sa.Column("time", sa.String, nullable=False),
+    sa.Column("reason", sa.String, nullable=False),
+    sa.Column("health", sa.String, nullable=False),
+    sa.Column("granularity", sa.Integer, nullable=False),
+    sa.Column("size", sa.Integer, nullable=False),
+    sa.Column("manifest", sa.Text, nullable=False),
+)
+facts_table = sa.Table(
+    "facts",
+    tables,
+    sa.Column("home", sa.String, primary_key=True),
+    sa.Column("source", sa.String, primary_key=True),
+    sa.Column("number", sa.Integer, primary_key=True),
+    sa.Column("kind", sa.String, nullable=False),
+    sa.Column("time", sa.String, nullable=False),
+    sa.Column("checkpoint", sa.String, index=True),
+    sa.Column("step", sa.Integer, index=True),
+    sa.Column("data", sa.Text, nullable=False),
+)
+journals = sa.Table(
+    "journals",
+    tables,
+    sa.Column("home", sa.String, primary_key=True),
+    sa.Column("source", sa.String, primary_key=True),
+    sa.Column("size", sa.Integer, nullable=False),
+)
+
+
+class SqlCatalog:
+    """A `Catalog` over SQLAlchemy. Safe to use from several threads and processes."""
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self._engine = engine
+        with engine.begin() as connection:
+            tables.create_all(connection)
+            found = connection.execute(sa.select(schema.c.version)).scalar()
+            if found is None:
+                connection.execute(sa.insert(schema).prefix_with("OR IGNORE", dialect="sqlite"), {"version": SCHEMA})
+            elif found != SCHEMA:
+                tables.drop_all(connection)
+                tables.create_all(connection)
+                connection.execute(sa.insert(schema), {"version": SCHEMA})
+
+    def add(self, home: str, manifest: Manifest, folder: str) -> None:
+        with self._engine.begin() as connection:
+            _forget(connection, home, folder)
+            connection.execute(
+                sa.insert(checkpoints),
+                {
+                    "home": home,
+                    "folder": folder,
+                    "id": manifest.id,
+                    "task": manifest.task,
+                    "seq": manifest.seq,
+                    "attempt": manifest.attempt,
+                    "step": manifest.step,
+                    "time": manifest.time,
+                    "reason": manifest.reason,
+                    "health": manifest.health.value,
+                    "granularity": int(manifest.granularity),
+                    "size": manifest.size,
+                    "manifest": manifests.render(manifest).decode(),
+                },
+            )
+
+    def forget(self, home: str, folder: str) -> None:
+        with self._engine.begin() as connection:
+            _forget(connection, home, folder)
+
+    def learn(self, home: str, source: str, facts: Iterable[Fact], *, size: int) -> None:
+        rows = [
+            {
+                "home": home,
+                "source": source,
+                "number": number,
+                "kind": fact.kind,
+                "time": fact.time,
+                "checkpoint": fact.checkpoint,
+                "step": fact.step,
+                "data": json.dumps(typed_json.encode(dict(fact.values))),
+            }
+            for number, fact in enumerate(facts)
+        ]
+        with self._engine.begin() as connection:
+            for table in (facts_table, journals):
+                connection.execute(sa.delete(table).where(table.c.home == home, table.c.source == source))
+            if rows:
+                connection.execute(sa.insert(facts_table), rows)
+            connection.execute(sa.insert(journals), {"home": home, "source": source, "size": size})
+
+    def read_sizes(self, home: str) -> dict[str, int]:
+        with self._engine.connect() as connection:
+            rows = connection.execute(sa.select(journals.c.source, journals.c.size).where(journals.c.home == home))
+            return {row.source: row.size for row in rows}
+
+    def entries(self, home: str) -> Sequence[Entry]:
+        with self._engine.connect() as connection:
+            rows = connection.execute(
+                sa.select(checkpoints.c.folder, checkpoints.c.manifest).where(checkpoints.c.home == home)
+            ).all()
+            facts = connection.execute(
+                sa.select(facts_table)
+                .where(facts_table.c.home == home)
+                .order_by(facts_table.c.time, facts_table.c.source, facts_table.c.number)
+            ).all()
+        found = [_entry(row.folder, manifests.parse(row.manifest.encode()), facts) for row in rows]
+        return sorted(found, key=lambda entry: entry.order)
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+
+def _forget(connection: sa.Connection, home: str, folder: str) -> None:
+    connection.execute(sa.delete(checkpoints).where(checkpoints.c.home == home, checkpoints.c.folder == folder))
+
+
+def _entry(folder: str, manifest: Manifest, facts: Sequence[Any]) -> Entry:
+    metrics: dict[str, float] = dict(manifest.metrics)
+    damaged = verified = None
+    for fact in facts:
+        if fact.kind == "metrics" and fact.step == manifest.step:
+            values = typed_json.decode(json.loads(fact.data))
+            assert isinstance(values, dict)
+            metrics.update(values)
+        elif fact.checkpoint == manifest.id and fact.kind in ("damaged", "verified"):
+            # The later fact holds: a checkpoint whose disk came back may be found whole again.
+            damaged = _what(fact.data) if fact.kind == "damaged" else None
+            verified = fact.time if fact.kind == "verified" else verified
+    return Entry(manifest=manifest, folder=folder, metrics=metrics, damaged=damaged, verified=verified)
+
+
+def _what(data: str) -> str:
+    return str(json.loads(data).get("what", "damaged"))
+
+
+def open_sqlite(path: Path | None) -> SqlCatalog:
+    """The catalog in a file (write-ahead log, so that readers and one writer do not wait), or in memory."""
+    if path is None:
+        return SqlCatalog(
+            sa.create_engine("sqlite://", poolclass=StaticPool, connect_args={"check_same_thread": False})
+        )
+    engine = sa.create_engine(f"sqlite:///{path}", connect_args={"timeout": BUSY_TIMEOUT_S, "check_same_thread": False})
+
+    @sa.event.listens_for(engine, "connect")
+    def _configure(connection: Any, _: Any) -> None:
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=NORMAL")  # a cache: after a power cut it is made again
+
+    return SqlCatalog(engine)

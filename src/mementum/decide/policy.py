@@ -1,0 +1,29 @@
+"""Policies: pure functions of a situation that say save, skip, or nothing."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from mementum.records import Decision, Situation, Skip, record
+
+
+class Policy(Protocol):
+    """Pure: no clock, no files, no memory of its own."""
+
+    def decide(self, situation: Situation) -> Decision | None:
+        """Save or Skip, with the reason; None for no opinion."""
+        ...
+
+
+@record
+class First:
+    """The first opinion wins: the order of the list is the order of precedence."""
+
+    policies: tuple[Policy, ...]
+
+    def decide(self, situation: Situation) -> Decision:
+        for policy in self.policies:
+            decision = policy.decide(situation)
+            if decision is not None:
+                return decision
+        return Skip(reason="no policy asked for a save")

@@ -1,0 +1,183 @@
+"""The front door of a training loop: from arguments to a run that stands where the last attempt stopped."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from mementum.assemble import components_of, exactness_of, policy_of, retention_of
+from mementum.background import Background, Lasting
+from mementum.catalog import facts
+from mementum.catalog.rebuild import refresh
+from mementum.clock import Clock, SystemClock, timestamp
+from mementum.decide.policy import Policy
+from mementum.errors import NothingToResume, UsageError
+from mementum.events import Emit, Emitter, Note, PhaseBegan, PhaseEnded
+from mementum.execute import origin
+from mementum.execute.capture import BlockingCapture, read
+from mementum.format import codec as codecs
+from mementum.format import context as contexts
+from mementum.live import feeds, rng
+from mementum.live.component import Component
+from mementum.opening import Opened, open_task
+from mementum.records import Fact, Resumed
+from mementum.resuming import Found, newest_whole, put_back, versions_that_differ
+from mementum.run import Beginning, Run
+
+KEEP_LAST = 10  # checkpoints; enough to go back behind a divergence that was seen late, and the disk does not fill
+
+
+def open_run(
+    root: str | os.PathLike[str],
+    *,
+    task: str,
+    model: Any = None,
+    optimizer: Any = None,
+    scheduler: Any = None,
+    scaler: Any = None,
+    data: Any = None,
+    state: Mapping[str, Any] | None = None,
+    every_steps: int | None = None,
+    every_s: float | None = None,
+    policy: Policy | None = None,
+    keep_last: int | None = KEEP_LAST,
+    keep_every_steps: int | None = None,
+    codec: str = "raw",
+    resume: Literal["auto", "never", "must"] = "auto",
+    on_error: Literal["tell", "raise"] = "tell",
+    on_event: Emit | Sequence[Emit] = (),
+    user: Mapping[str, Any] | None = None,
+    clock: Clock | None = None,
+) -> Run:
+    """Open a training run in the folder `root`, and put everything back to where the last attempt stopped.
+
+    model, optimizer, scheduler, scaler: one object, or a dict of names to objects where there are several.
+    data: the loader, so that what it can tell of its position is known before the run.
+    state: further things by name: anything with `state_dict()` and `load_state_dict()`, random generators, dicts,
+        lists, sets and tensors (restored in place). Plain values live in `run.values`.
+    every_steps, every_s: save at this interval (both: whichever comes first; neither: ten minutes); or `policy`.
+    keep_last: how many of the newest checkpoints stay (None: all); keep_every_steps: multiples of it stay too.
+    codec: of optimizer state on disk: `raw`, `zstd:1`, `planes+zstd:1`. Weights are always raw.
+    resume: `auto` resumes if there is a checkpoint, `must` insists on one, `never` begins anew beside them.
+    on_error: `tell` keeps a failed save out of training (event and log); `raise` raises it at the next `record`.
+    on_event: called with every event of `mementum.events`, on the thread where it happens.
+    user: fields of your own for the manifests (a logger's path, a sweep's id).
+
+    Raises UsageError or UnsupportedState before anything is written; TaskInUse if a living process on this host
+    trains the task; NothingToResume; StateMismatch if what was stored does not fit (nothing is changed then).
+    """
+    clock = clock or SystemClock()
+    emit = Emitter((on_event,) if callable(on_event) else tuple(on_event))
+    _require("resume", resume, ("auto", "never", "must"))
+    _require("on_error", on_error, ("tell", "raise"))
+    chosen, retention = policy_of(policy, every_steps, every_s), retention_of(keep_last, keep_every_steps)
+    codecs.check(codec)
+    components = components_of(model=model, optimizer=optimizer, scheduler=scheduler, scaler=scaler, state=state)
+    feed = feeds.feed_for(data) if data is not None else None
+    contexts.render({"components": read(components)[0], "user": dict(user or {})})  # what cannot be saved is said now
+    lasting = Lasting(versions=origin.versions(), code=origin.code(), user=dict(user or {}))
+
+    opened = open_task(root, task, about={"versions": lasting.versions, "code": lasting.code}, clock=clock, emit=emit)
+    try:
+        beginning, seq = _begin(opened, components, feed, lasting, resume, clock=clock, emit=emit)
+    except BaseException:
+        opened.close()
+        raise
+    exactness = exactness_of(components, feed.exactness if feed is not None else None)
+    if feed is not None and exactness.reasons:
+        emit(Note(text=f"a resume will be {exactness}"))
+    resumed = beginning.resumed
+    background = Background(
+        opened=opened,
+        retention=retention,
+        lasting=lasting,
+        seq=seq,
+        parent=resumed.checkpoint if resumed else None,
+        saved_step=resumed.step if resumed else None,
+        clock=clock,
+        emit=emit,
+    )
+    return Run(
+        opened=opened,
+        components=components,
+        feed=feed,
+        exactness=exactness,
+        capture=BlockingCapture(codec=codec),
+        policy=chosen,
+        background=background,
+        beginning=beginning,
+        raise_failures=on_error == "raise",
+        clock=clock,
+        emit=emit,
+    )
+
+
+def _begin(
+    opened: Opened,
+    components: Sequence[Component],
+    feed: feeds.Feed | None,
+    lasting: Lasting,
+    resume: str,
+    *,
+    clock: Clock,
+    emit: Emit,
+) -> tuple[Beginning, int]:
+    """Where the run begins, and the highest sequence number so far. Everything live is put back on return."""
+    entries = opened.catalog.entries(opened.home)
+    seq = max((entry.manifest.seq for entry in entries), default=0)
+    if resume == "never":
+        return Beginning(values={}), seq
+    began_s = clock.monotonic()
+    emit(PhaseBegan(phase="resume"))
+
+    def mark(id: str, what: str) -> None:
+        fact = Fact(kind="damaged", time=timestamp(clock.now()), checkpoint=id, values={"what": what})
+        opened.store.append(opened.journal, facts.render(fact))
+        refresh(opened.catalog, opened.home, opened.store)
+
+    found = newest_whole(entries, opened.store, emit=emit, mark=mark)
+    if found is None:
+        if resume == "must":
+            raise NothingToResume(
+                f"task {opened.task!r} has no checkpoint that resumes exactly",
+                next_command='begin it with resume="auto", or look with `mementum ls ROOT`',
+            )
+        emit(PhaseEnded(phase="resume", duration_s=clock.monotonic() - began_s))
+        return Beginning(values={}), seq
+    beginning = _put_back(found, components, feed, lasting, began_s, clock)
+    emit(PhaseEnded(phase="resume", id=found.loaded.manifest.id, duration_s=clock.monotonic() - began_s))
+    return beginning, seq
+
+
+def _put_back(
+    found: Found,
+    components: Sequence[Component],
+    feed: feeds.Feed | None,
+    lasting: Lasting,
+    began_s: float,
+    clock: Clock,
+) -> Beginning:
+    manifest, context = found.loaded.manifest, found.loaded.context
+    place = context["feed"] if feed is not None else None
+    put_back(found.loaded, components, also=feeds.check(feed, place) if feed is not None and place is not None else [])
+    if feed is not None and place is not None:
+        feeds.apply(feed, place)
+    rng.apply(context["rng"])
+    resumed = Resumed(
+        checkpoint=manifest.id,
+        step=manifest.step,
+        epoch=manifest.epoch,
+        reason=manifest.reason,
+        passed_over=found.passed_over,
+        differs=(*versions_that_differ(manifest.versions, lasting.versions), *rng.inexact(context["rng"])),
+        duration_s=clock.monotonic() - began_s,
+    )
+    return Beginning(
+        resumed=resumed, step=manifest.step, rng=context["rng"], feed=context["feed"], values=context["values"]
+    )
+
+
+def _require(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise UsageError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")

@@ -1,0 +1,140 @@
+"""The tree of exceptions. Each names the thing, says what was kept, and gives the next command.
+
+MementumError
+├── UsageError                  the caller's arguments are wrong (a ValueError too)
+│   ├── UnsupportedState        a value in the state has no typed form; `path` names it
+│   └── NoSuchAddress           nothing has the name, step or id that was asked for
+├── StoreError                  a store could not do what it was asked
+│   ├── KeyTaken                the key exists; nothing was overwritten
+│   └── KeyMissing              the key does not exist
+├── CheckpointError
+│   ├── CheckpointDamaged       bytes are missing or differ from their digests; `damage` lists them
+│   ├── UnknownFormat           written by a newer mementum, or not by mementum
+│   ├── NothingToResume         there is no checkpoint that can be restored
+│   └── StateMismatch           the live objects do not fit what was stored; `differences` lists them
+├── TaskInUse                   another process on this host trains the same task
+└── SaveFailed                  a background save failed and `on_error="raise"` was asked for
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class MementumError(Exception):
+    """Any error that mementum raises on purpose.
+
+    `kept` says what is still safe; `next_command` is what a person may run or change next.
+    """
+
+    def __init__(self, message: str, *, kept: str | None = None, next_command: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.kept = kept
+        self.next_command = next_command
+
+    def __str__(self) -> str:
+        lines = [self.message]
+        if self.kept is not None:
+            lines.append(f"kept: {self.kept}")
+        if self.next_command is not None:
+            lines.append(f"next: {self.next_command}")
+        return "\n".join(lines)
+
+
+class UsageError(MementumError, ValueError):
+    """The arguments of a call, or the words of a command, are wrong."""
+
+
+class UnsupportedState(UsageError):
+    """A value in the training state has no typed form and would have needed a pickle."""
+
+    def __init__(self, path: str, value: object, *, why: str = "has no typed form") -> None:
+        kind = f"{type(value).__module__}.{type(value).__qualname__}"
+        super().__init__(
+            f"{path}: a value of type {kind} {why}",
+            kept="nothing was written",
+            next_command="give it state_dict() and load_state_dict(), or leave it out of the state",
+        )
+        self.path = path
+        self.kind = kind
+
+
+class NoSuchAddress(UsageError):
+    """No task or checkpoint has the given address."""
+
+
+class StoreError(MementumError):
+    """A store could not do what it was asked; the cause is attached."""
+
+    def __init__(self, key: str, message: str, *, kept: str | None = None, next_command: str | None = None) -> None:
+        super().__init__(message, kept=kept, next_command=next_command)
+        self.key = key
+
+
+class KeyTaken(StoreError):
+    """The key exists already. Stores never overwrite."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(key, f"{key} exists already; nothing is ever overwritten", kept="the existing object")
+
+
+class KeyMissing(StoreError):
+    """The key does not exist."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(key, f"{key} does not exist")
+
+
+class CheckpointError(MementumError):
+    """Something about stored checkpoints."""
+
+
+class CheckpointDamaged(CheckpointError):
+    """A checkpoint's bytes are missing or are not the ones that were written."""
+
+    def __init__(
+        self, id: str, damage: Sequence[tuple[str, str]], *, kept: str | None = None, next_command: str | None = None
+    ) -> None:
+        key, what = damage[0]
+        more = f" ({len(damage)} findings in all)" if len(damage) > 1 else ""
+        super().__init__(f"checkpoint {id} is damaged: {key}: {what}{more}", kept=kept, next_command=next_command)
+        self.id = id
+        self.damage = tuple(damage)
+
+
+class UnknownFormat(CheckpointError):
+    """The file was written by a newer mementum, or is not ours."""
+
+
+class NothingToResume(CheckpointError):
+    """No checkpoint can be restored."""
+
+
+class StateMismatch(CheckpointError):
+    """What was stored does not fit the live objects; nothing was changed unless the message says so."""
+
+    def __init__(self, id: str, differences: Sequence[str], *, kept: str, next_command: str) -> None:
+        shown = "\n".join(f"  {difference}" for difference in differences[:20])
+        more = f"\n  … and {len(differences) - 20} more" if len(differences) > 20 else ""
+        super().__init__(
+            f"checkpoint {id} does not fit the live objects:\n{shown}{more}", kept=kept, next_command=next_command
+        )
+        self.id = id
+        self.differences = tuple(differences)
+
+
+class TaskInUse(MementumError):
+    """Another living process holds the task."""
+
+    def __init__(self, task: str, *, host: str, pid: int) -> None:
+        super().__init__(
+            f"task {task!r} is being trained by process {pid} on {host}",
+            kept="its checkpoints; nothing was changed",
+            next_command=f"wait for it or stop it (kill {pid}), or choose another task name",
+        )
+        self.task, self.host, self.pid = task, host, pid
+
+
+class SaveFailed(MementumError):
+    """A save in the background failed; the cause is attached."""

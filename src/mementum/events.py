@@ -1,0 +1,130 @@
+"""What the stages tell the outside: small frozen records, handed to whoever listens."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Literal
+
+from mementum.records import record
+
+logger = logging.getLogger("mementum")
+
+Phase = Literal["resume", "capture", "write", "commit", "remove", "sweep"]
+
+
+@record
+class PhaseBegan:
+    """A stage starts its work on a checkpoint (`id` is empty where there is none yet)."""
+
+    phase: Phase
+    id: str = ""
+
+
+@record
+class PhaseEnded:
+    """A stage has finished its work, well or not."""
+
+    phase: Phase
+    id: str = ""
+    duration_s: float = 0.0
+
+
+@record
+class Committed:
+    """A checkpoint is durable and listed."""
+
+    id: str
+    step: int
+    size: int
+    reason: str
+    blocked_s: float
+    durable_s: float
+
+
+@record
+class Removed:
+    """A checkpoint was taken away by retention."""
+
+    id: str
+    step: int
+    reason: str
+
+
+@record
+class Swept:
+    """Leftovers of dead attempts were removed."""
+
+    keys: tuple[str, ...]
+
+
+@record
+class SaveSkipped:
+    """A save that was decided did not happen; `reason` says why."""
+
+    step: int
+    reason: str
+
+
+@record
+class Failed:
+    """Something of ours failed and training goes on; `kept` says what is still safe."""
+
+    what: str
+    error: str
+    kept: str
+
+
+@record
+class PassedOver:
+    """A checkpoint was found damaged and an older one is tried."""
+
+    id: str
+    what: str
+
+
+@record
+class Note:
+    """Something a person should know once."""
+
+    text: str
+
+
+Event = PhaseBegan | PhaseEnded | Committed | Removed | Swept | SaveSkipped | Failed | PassedOver | Note
+Emit = Callable[[Event], None]
+
+
+class Emitter:
+    """Hands every event to the listeners and to the log. A listener that raises is dropped and named."""
+
+    def __init__(self, listeners: tuple[Emit, ...] = ()) -> None:
+        self._listeners = list(listeners)
+
+    def __call__(self, event: Event) -> None:
+        _log(event)
+        for listener in tuple(self._listeners):
+            try:
+                listener(event)
+            except Exception:  # a listener is the user's code at our thread's border: it must not stop a save
+                self._listeners.remove(listener)
+                logger.exception("a listener raised on %r and is not called again", event)
+
+
+def _log(event: Event) -> None:
+    match event:
+        case Failed():
+            logger.error("%s failed: %s (kept: %s)", event.what, event.error, event.kept)
+        case PassedOver():
+            logger.warning("checkpoint %s is passed over: %s", event.id, event.what)
+        case SaveSkipped():
+            logger.warning("no save at step %d: %s", event.step, event.reason)
+        case Note():
+            logger.warning("%s", event.text)
+        case Committed():
+            logger.info("step %d saved as %s (%s)", event.step, event.id, event.reason)
+        case Removed():
+            logger.info("checkpoint %s of step %d removed: %s", event.id, event.step, event.reason)
+        case Swept():
+            logger.info("%d leftovers removed", len(event.keys))
+        case _:
+            logger.debug("%r", event)

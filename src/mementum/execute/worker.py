@@ -1,0 +1,114 @@
+"""The worker: one thread that saves and writes facts, behind a queue that never makes training wait."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from mementum.events import Emit, Failed
+from mementum.records import record
+
+FACTS_MAX = 10_000  # facts waiting to be written; a disk that is this far behind will not catch up
+
+
+@record
+class SaveJob:
+    """A save to do. `cancel` is called instead of `work` when a newer one takes its place."""
+
+    what: str
+    work: Callable[[], None]
+    cancel: Callable[[], None]
+
+
+class Worker:
+    """At most one save in flight and one waiting; a newer save takes the place of the waiting one."""
+
+    def __init__(self, *, emit: Emit) -> None:
+        self._emit = emit
+        self._changed = threading.Condition()
+        self._waiting: SaveJob | None = None
+        self._facts: deque[Callable[[], None]] = deque()
+        self._doing = ""
+        self._busy = False
+        self._saving = False
+        self._closing = False
+        self.failures = 0
+        self.failure: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name="mementum-worker", daemon=True)
+        self._thread.start()
+
+    @property
+    def saves_in_flight(self) -> int:
+        with self._changed:
+            return int(self._saving) + int(self._waiting is not None)
+
+    def submit(self, job: SaveJob) -> None:
+        """Queue a save. The one that waits, if any, is cancelled."""
+        with self._changed:
+            replaced, self._waiting = self._waiting, job
+            self._changed.notify_all()
+        if replaced is not None:
+            replaced.cancel()
+
+    def cancel_waiting(self) -> bool:
+        """Take back the save that waits, so that its memory is free; False if none waits."""
+        with self._changed:
+            replaced, self._waiting = self._waiting, None
+        if replaced is None:
+            return False
+        replaced.cancel()
+        return True
+
+    def submit_fact(self, work: Callable[[], None]) -> bool:
+        """Queue a small piece of work; False if the queue is full."""
+        with self._changed:
+            if len(self._facts) >= FACTS_MAX:
+                return False
+            self._facts.append(work)
+            self._changed.notify_all()
+            return True
+
+    def drain(self, timeout_s: float) -> bool:
+        """Wait until nothing is queued or in flight; False if that took longer than `timeout_s`."""
+        with self._changed:
+            return self._changed.wait_for(self._idle, timeout_s)
+
+    def close(self, timeout_s: float) -> bool:
+        """Finish what is queued and end the thread; False if it is still at work after `timeout_s`."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _idle(self) -> bool:
+        return not (self._busy or self._waiting or self._facts)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._closing or self._waiting is not None or bool(self._facts))
+                if self._idle() and self._closing:
+                    return
+                work = self._take()
+                self._busy = True
+            try:
+                work()
+            except Exception as error:  # the thread's end: kept, counted, told; the run goes on without this save
+                self.failures += 1
+                self.failure = error
+                self._emit(Failed(what=self._doing, error=repr(error), kept="older checkpoints"))
+            finally:
+                with self._changed:
+                    self._busy = self._saving = False
+                    self._changed.notify_all()
+
+    def _take(self) -> Callable[[], None]:
+        if self._facts:  # small, and some say what the next save should know
+            self._doing = "writing a fact"
+            return self._facts.popleft()
+        assert self._waiting is not None
+        job, self._waiting = self._waiting, None
+        self._saving, self._doing = True, job.what
+        return job.work

@@ -1,0 +1,153 @@
+"""Codecs: bytes to bytes, each with a spec string that says all that decoding needs.
+
+A spec is one or more stages joined by `+`, applied from left to right when encoding: `raw`, `zstd:1`,
+`planes:4+zstd:1`. Only the last stage may change the size, so that the raw size alone bounds every decode.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Sequence
+from typing import Protocol
+
+import zstandard
+
+from mementum.errors import UnknownFormat, UsageError
+from mementum.plugins import factory
+from mementum.records import Buffer
+
+CHEAP_LEVEL = 3  # above it zstd spends many times the CPU for a few percent on optimizer state
+MAX_STAGES = 4  # more stages than this is a typing error, or an attack on the reader
+
+
+class Codec(Protocol):
+    """One stage or a chain of them."""
+
+    spec: str
+    keeps_size: bool
+
+    def encode(self, raw: Buffer) -> Buffer: ...
+
+    def decode(self, stored: Buffer, raw_size: int) -> Buffer:
+        """The `raw_size` bytes that were encoded; UnknownFormat if `stored` cannot be that."""
+        ...
+
+
+class Raw:
+    """The bytes as they are."""
+
+    keeps_size = True
+
+    def __init__(self, *parameters: str) -> None:
+        _expect(parameters, "raw", at_most=0)
+        self.spec = "raw"
+
+    def encode(self, raw: Buffer) -> Buffer:
+        return raw
+
+    def decode(self, stored: Buffer, raw_size: int) -> Buffer:
+        if len(stored) != raw_size:
+            raise UnknownFormat(f"a raw block of {raw_size} bytes has {len(stored)}")
+        return stored
+
+
+class Zstd:
+    """Zstandard at a level (1 to 22; 3 where none is given). The level is not needed to decode."""
+
+    keeps_size = False
+
+    def __init__(self, *parameters: str) -> None:
+        _expect(parameters, "zstd", at_most=1)
+        self.level = _number(parameters[0], "zstd level", 1, 22) if parameters else CHEAP_LEVEL
+        self.spec = f"zstd:{self.level}"
+
+    def encode(self, raw: Buffer) -> Buffer:
+        # A compressor holds state and must not be shared by threads; making one costs microseconds a block.
+        return zstandard.ZstdCompressor(level=self.level).compress(raw)
+
+    def decode(self, stored: Buffer, raw_size: int) -> Buffer:
+        try:
+            # The frame says how much it will unpack to; it is believed only where it says what the index says.
+            if zstandard.frame_content_size(stored) != raw_size:
+                raise UnknownFormat(f"a zstd block does not unpack to {raw_size} bytes")
+            raw = zstandard.ZstdDecompressor().decompress(stored, max_output_size=raw_size)
+        except zstandard.ZstdError as cause:
+            raise UnknownFormat(f"a zstd block cannot be decoded: {cause}") from cause
+        if len(raw) != raw_size:
+            raise UnknownFormat(f"a zstd block of {raw_size} bytes unpacked to {len(raw)}")
+        return raw
+
+
+class Chain:
+    """Several stages as one codec."""
+
+    keeps_size = False
+
+    def __init__(self, stages: Sequence[Codec]) -> None:
+        self._stages = tuple(stages)
+        self.spec = "+".join(stage.spec for stage in stages)
+
+    def encode(self, raw: Buffer) -> Buffer:
+        for stage in self._stages:
+            raw = stage.encode(raw)
+        return raw
+
+    def decode(self, stored: Buffer, raw_size: int) -> Buffer:
+        for stage in reversed(self._stages):
+            stored = stage.decode(stored, raw_size)
+        return stored
+
+
+def parse(spec: str) -> Codec:
+    """The codec that `spec` names. UsageError says what is wrong with the spec."""
+    words = spec.split("+")
+    if len(words) > MAX_STAGES:
+        raise UsageError(f"codec {spec!r} has more than {MAX_STAGES} stages")
+    stages: list[Codec] = []
+    for word in words:
+        name, *parameters = word.split(":")
+        stages.append(factory("mementum.codecs", name)(*parameters))
+    if any(not stage.keeps_size for stage in stages[:-1]):
+        raise UsageError(f"codec {spec!r}: only the last stage may change the size")
+    return stages[0] if len(stages) == 1 else Chain(stages)
+
+
+def for_width(spec: str, width: int) -> str:
+    """`planes` without a number takes the element's width in bytes; a width of 1 needs no planes."""
+    words = [f"planes:{width}" if word == "planes" else word for word in spec.split("+")]
+    kept = [word for word in words if word != "planes:1"]
+    return "+".join(kept) or "raw"
+
+
+def check(spec: str) -> str:
+    """`spec` itself if it can be used; warns, with a cost measured here, where a level is needlessly high."""
+    parse(for_width(spec, 4))
+    for word in spec.split("+"):
+        level = int(word.partition(":")[2] or CHEAP_LEVEL) if word.startswith("zstd") else 0
+        if level > CHEAP_LEVEL:
+            ratio = _seconds(level) / _seconds(CHEAP_LEVEL)
+            warnings.warn(
+                f"codec {spec!r}: zstd level {level} takes {ratio:.0f} times as long here as level {CHEAP_LEVEL} "
+                "and gains a few percent on optimizer state",
+                stacklevel=2,
+            )
+    return spec
+
+
+def _seconds(level: int) -> float:
+    sample = b"".join(i.to_bytes(4, "little") + (i * i % 251).to_bytes(4, "little") for i in range(1 << 15))
+    began = time.process_time()
+    zstandard.ZstdCompressor(level=level).compress(sample)
+    return max(time.process_time() - began, 1e-6)
+
+
+def _expect(parameters: Sequence[str], name: str, *, at_most: int) -> None:
+    if len(parameters) > at_most:
+        raise UsageError(f"codec {name} takes at most {at_most} numbers, got {':'.join(parameters)!r}")
+
+
+def _number(text: str, what: str, low: int, high: int) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= 4 and low <= int(text) <= high):
+        raise UsageError(f"{what} must be a whole number from {low} to {high}, got {text!r}")
+    return int(text)

@@ -1,0 +1,72 @@
+"""Typed reading of JSON that may be anybody's: every surprise becomes an UnknownFormat that names the field."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, NoReturn
+
+from mementum.errors import UnknownFormat
+
+FORMAT = 1  # of manifests, indexes and contexts; a reader refuses what is newer than itself
+INTEGER_MAX = 1 << 62  # no size, offset or count of ours comes near it
+
+
+class Fields:
+    """A JSON object with a path to it, read field by field."""
+
+    def __init__(self, data: object, path: str) -> None:
+        if not isinstance(data, dict):
+            raise UnknownFormat(f"{path} is not an object but {type(data).__name__}")
+        self.data: Mapping[str, Any] = data
+        self.path = path
+
+    def wrong(self, name: str, expected: str) -> NoReturn:
+        found = "missing" if name not in self.data else f"{type(self.data[name]).__name__}"
+        raise UnknownFormat(f"{self.path}.{name} should be {expected}, it is {found}")
+
+    def text(self, name: str) -> str:
+        value = self.data.get(name)
+        return value if isinstance(value, str) else self.wrong(name, "a string")
+
+    def text_or_none(self, name: str) -> str | None:
+        return None if self.data.get(name) is None else self.text(name)
+
+    def count(self, name: str) -> int:
+        value = self.data.get(name)
+        if type(value) is not int or not 0 <= value < INTEGER_MAX:
+            self.wrong(name, "a whole number that is not negative")
+        return value
+
+    def mapping(self, name: str) -> dict[str, Any]:
+        value = self.data.get(name, {})
+        return value if isinstance(value, dict) else self.wrong(name, "an object")
+
+    def items(self, name: str) -> list[Any]:
+        value = self.data.get(name)
+        return value if isinstance(value, list) else self.wrong(name, "a list")
+
+    def objects(self, name: str) -> Iterator[Fields]:
+        for number, item in enumerate(self.items(name)):
+            yield Fields(item, f"{self.path}.{name}[{number}]")
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        values = self.items(name)
+        if not all(isinstance(value, str) for value in values):
+            self.wrong(name, "a list of strings")
+        return tuple(values)
+
+
+def read_object(data: bytes | memoryview, what: str) -> Fields:
+    """Parse one JSON object of a format that this version knows."""
+    try:
+        fields = Fields(json.loads(bytes(data)), what)
+    except (ValueError, RecursionError) as cause:
+        raise UnknownFormat(f"{what} is not JSON: {cause}") from cause
+    if fields.count("format") > FORMAT:
+        raise UnknownFormat(
+            f"{what} has format {fields.count('format')}, this mementum reads up to {FORMAT}",
+            kept="the checkpoint; nothing was changed",
+            next_command="pip install --upgrade mementum",
+        )
+    return fields

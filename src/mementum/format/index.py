@@ -1,0 +1,107 @@
+"""The index: one rank's map from tensors to bytes, with the digests of every block of every data file."""
+
+from __future__ import annotations
+
+import json
+
+from mementum.errors import UnknownFormat
+from mementum.format.blocks import MAX_BLOCK
+from mementum.format.fields import FORMAT, Fields, read_object
+from mementum.records import Block, DataFile, Index, StoredTensor
+
+
+def name(rank: int) -> str:
+    return f"index-{rank:05d}.json"
+
+
+def render(index: Index) -> bytes:
+    """The index as JSON: one line a tensor and a block, so that a difference can be read."""
+    files = ",\n".join(_render_file(file) for file in index.files)
+    tensors = ",\n".join(
+        _compact(
+            {
+                "component": tensor.component,
+                "name": tensor.name,
+                "dtype": tensor.dtype,
+                "shape": list(tensor.shape),
+                "file": tensor.file,
+                "offset": tensor.offset,
+                "size": tensor.size,
+            }
+        )
+        for tensor in index.tensors
+    )
+    return (
+        f'{{"format": {FORMAT}, "rank": {index.rank}, "files": [\n{files}\n], "tensors": [\n{tensors}\n]}}\n'
+    ).encode()
+
+
+def _render_file(file: DataFile) -> str:
+    blocks = ",\n".join(
+        _compact([block.offset, block.size, block.raw_size, block.codec, block.digest, block.raw_digest])
+        if block.codec != "raw"
+        else _compact([block.offset, block.size, block.raw_size, block.codec, block.digest])
+        for block in file.blocks
+    )
+    return f'{{"name": {_compact(file.name)}, "size": {file.size}, "blocks": [\n{blocks}\n]}}'
+
+
+def _compact(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def parse(data: bytes | memoryview, what: str = "index") -> Index:
+    """Read an index; UnknownFormat names the field that is not as it should be.
+
+    Holds afterwards: the blocks of a file cover its size without gap, and every tensor lies inside its file's raw
+    stream."""
+    fields = read_object(data, what)
+    files = tuple(_parse_file(item) for item in fields.objects("files"))
+    raw_sizes = {file.name: sum(block.raw_size for block in file.blocks) for file in files}
+    tensors: list[StoredTensor] = []
+    for item in fields.objects("tensors"):
+        tensor = StoredTensor(
+            component=item.text("component"),
+            name=item.text("name"),
+            dtype=item.text("dtype"),
+            shape=_shape(item),
+            file=item.text("file"),
+            offset=item.count("offset"),
+            size=item.count("size"),
+        )
+        if tensor.offset + tensor.size > raw_sizes.get(tensor.file, -1):
+            raise UnknownFormat(f"{item.path} does not lie inside {tensor.file}")
+        tensors.append(tensor)
+    return Index(rank=fields.count("rank"), files=files, tensors=tuple(tensors))
+
+
+def _shape(item: Fields) -> tuple[int, ...]:
+    shape = item.items("shape")
+    if len(shape) > 64 or not all(type(extent) is int and 0 <= extent < 1 << 62 for extent in shape):
+        item.wrong("shape", "a list of extents")
+    return tuple(shape)
+
+
+def _parse_file(item: Fields) -> DataFile:
+    blocks: list[Block] = []
+    offset = 0
+    for number, row in enumerate(item.items("blocks")):
+        block = _parse_block(row, f"{item.path}.blocks[{number}]")
+        if block.offset != offset or block.raw_size > MAX_BLOCK:
+            raise UnknownFormat(f"{item.path}.blocks[{number}] does not follow the block before it, or is too large")
+        offset += block.size
+        blocks.append(block)
+    file = DataFile(name=item.text("name"), size=item.count("size"), blocks=tuple(blocks))
+    if offset != file.size:
+        raise UnknownFormat(f"{item.path}: the blocks of {file.name} cover {offset} of {file.size} bytes")
+    return file
+
+
+def _parse_block(row: object, path: str) -> Block:
+    match row:
+        case [int(offset), int(size), int(raw_size), str(codec), str(digest), *rest] if (
+            min(offset, size, raw_size) >= 0 and all(isinstance(more, str) for more in rest) and len(rest) <= 1
+        ):
+            raw_digest = str(rest[0]) if rest else digest
+            return Block(offset=offset, size=size, raw_size=raw_size, codec=codec, digest=digest, raw_digest=raw_digest)
+    raise UnknownFormat(f"{path} is not a block")

@@ -1,0 +1,136 @@
+"""The manifest: the file whose existence is the commit, made to be read with `jq` and to prove itself.
+
+Its last field is `digest`: the blake3 of the file's own bytes with the 64 characters of the digest as zeros. So
+every byte of it counts, whatever fields a later version adds.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from blake3 import blake3
+
+from mementum.errors import UnknownFormat
+from mementum.format import typed_json
+from mementum.format.fields import FORMAT, Fields, read_object
+from mementum.records import Granularity, Health, Manifest, StoredFile
+
+NAME = "meta.json"
+ZEROS = "0" * 64
+FILES_MAX = 1_000_000  # more ranks times files than any job has
+
+
+def digest(data: bytes | memoryview) -> str:
+    """blake3 in hex: of small files, where a strong digest costs nothing."""
+    return blake3(data).hexdigest()
+
+
+def render(manifest: Manifest) -> bytes:
+    """The manifest's bytes, digest included."""
+    fields: dict[str, Any] = {
+        "format": FORMAT,
+        "id": manifest.id,
+        "seq": manifest.seq,
+        "task": manifest.task,
+        "attempt": manifest.attempt,
+        "parent": manifest.parent,
+        "step": manifest.step,
+        "epoch": manifest.epoch,
+        "time": manifest.time,
+        "reason": manifest.reason,
+        "decision": typed_json.encode(dict(manifest.decision)),
+        "granularity": int(manifest.granularity),
+        "health": manifest.health.value,
+        "metrics": typed_json.encode(dict(manifest.metrics)),
+        "memory": typed_json.encode(dict(manifest.memory)),
+        "debug_info": [typed_json.encode(dict(row)) for row in manifest.debug_info],
+        "exactness": list(manifest.exactness),
+        "files": [_render_file(file) for file in manifest.files],
+        "world_size": manifest.world_size,
+        "versions": dict(manifest.versions),
+        "code": typed_json.encode(dict(manifest.code)),
+        "user": typed_json.encode(dict(manifest.user)),
+        "digest": ZEROS,
+    }
+    text = json.dumps(fields, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    return _with_digest(text.encode())
+
+
+def _render_file(file: StoredFile) -> dict[str, object]:
+    fields: dict[str, object] = {"name": file.name, "size": file.size}
+    if file.digest is not None:
+        fields["blake3"] = file.digest
+    return fields
+
+
+def _with_digest(blank: bytes) -> bytes:
+    head, _, tail = blank.rpartition(ZEROS.encode())
+    return head + digest(blank).encode() + tail
+
+
+def parse(data: bytes | memoryview, what: str = NAME) -> Manifest:
+    """Read and prove a manifest. UnknownFormat says what is wrong: not JSON, newer, changed, or a field."""
+    fields = read_object(data, what)
+    claimed = fields.text("digest")
+    head, found, tail = bytes(data).rpartition(claimed.encode())
+    if len(claimed) != 64 or not found or digest(head + ZEROS.encode() + tail) != claimed:
+        raise UnknownFormat(f"{what} was changed after it was written: it does not match its own digest")
+    if len(fields.items("files")) > FILES_MAX:
+        raise UnknownFormat(f"{what} names more than {FILES_MAX} files")
+    return Manifest(
+        id=fields.text("id"),
+        seq=fields.count("seq"),
+        task=fields.text("task"),
+        attempt=fields.count("attempt"),
+        parent=fields.text_or_none("parent"),
+        step=fields.count("step"),
+        epoch=fields.count("epoch"),
+        time=fields.text("time"),
+        reason=fields.text("reason"),
+        granularity=_granularity(fields),
+        health=_health(fields),
+        files=tuple(_parse_file(item) for item in fields.objects("files")),
+        world_size=fields.count("world_size"),
+        decision=_typed(fields, "decision"),
+        metrics=_typed(fields, "metrics"),
+        memory=_typed(fields, "memory"),
+        debug_info=tuple(_decoded(row.data, row.path) for row in fields.objects("debug_info")),
+        exactness=fields.texts("exactness"),
+        versions=fields.mapping("versions"),
+        code=_typed(fields, "code"),
+        user=_typed(fields, "user"),
+    )
+
+
+def _parse_file(item: Fields) -> StoredFile:
+    name = item.text("name")
+    if not name or "/" in name or "\\" in name or "\0" in name or name in {".", ".."}:
+        raise UnknownFormat(f"{item.path}.name is not a file name: {name!r}")
+    return StoredFile(name=name, size=item.count("size"), digest=item.text_or_none("blake3"))
+
+
+def _typed(fields: Fields, name: str) -> Mapping[str, Any]:
+    return _decoded(fields.mapping(name), f"{fields.path}.{name}")
+
+
+def _decoded(data: Mapping[str, Any], path: str) -> Mapping[str, Any]:
+    value = typed_json.decode(dict(data), path=path)
+    if not isinstance(value, dict):
+        raise UnknownFormat(f"{path} is not an object")
+    return value
+
+
+def _granularity(fields: Fields) -> Granularity:
+    try:
+        return Granularity(fields.count("granularity"))
+    except ValueError as cause:
+        raise UnknownFormat(f"{fields.path}.granularity is not one that this version knows") from cause
+
+
+def _health(fields: Fields) -> Health:
+    try:
+        return Health(fields.text("health"))
+    except ValueError as cause:
+        raise UnknownFormat(f"{fields.path}.health is not one that this version knows") from cause

@@ -1,0 +1,119 @@
+"""Everything else that can be saved: objects with a state dict, plain containers, and generators."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from mementum.errors import UnsupportedState
+from mementum.live.component import Component
+from mementum.live.modules import ModuleState
+from mementum.live.optimizers import OptimizerState
+
+
+class StatefulState:
+    """An object with `state_dict()` and `load_state_dict()`: a scheduler, a GradScaler, an EMA, early stopping."""
+
+    kind = "stateful"
+    weights = False
+
+    def __init__(self, name: str, thing: Any) -> None:
+        self.name = name
+        self.thing = thing
+
+    def read(self) -> object:
+        return self.thing.state_dict()
+
+    def check(self, tree: object) -> list[str]:
+        return []  # only the object itself knows; the comparison after the load finds what it did not take
+
+    def apply(self, tree: object) -> None:
+        self.thing.load_state_dict(tree)
+
+
+class ContainerState:
+    """A dict, list, set, deque or tensor of the user's, restored in place so that every reference to it sees it."""
+
+    kind = "container"
+    weights = False
+
+    def __init__(self, name: str, thing: Any) -> None:
+        self.name = name
+        self.thing = thing
+
+    def read(self) -> object:
+        return self.thing
+
+    def check(self, tree: object) -> list[str]:
+        thing = self.thing
+        if isinstance(tree, torch.Tensor) and isinstance(thing, torch.Tensor):
+            if (tree.shape, tree.dtype) != (thing.shape, thing.dtype):
+                return [f"{self.name} was stored as {tree.dtype} {tuple(tree.shape)}, it has another dtype or shape"]
+        elif type(tree) is not type(thing):
+            return [f"{self.name} was stored as {type(tree).__name__} and is {type(self.thing).__name__}"]
+        return []
+
+    def apply(self, tree: Any) -> None:
+        if isinstance(tree, torch.Tensor):
+            with torch.no_grad():
+                self.thing.copy_(tree)
+            return
+        self.thing.clear()
+        (self.thing.extend if isinstance(tree, list | deque) else self.thing.update)(tree)
+
+
+class GeneratorState:
+    """A random generator that the user made: `random.Random`, `np.random.Generator` or `torch.Generator`."""
+
+    kind = "generator"
+    weights = False
+
+    def __init__(self, name: str, thing: random.Random | np.random.Generator | torch.Generator) -> None:
+        self.name = name
+        self.thing = thing
+
+    def read(self) -> object:
+        if isinstance(self.thing, random.Random):
+            return {"random": self.thing.getstate()}
+        if isinstance(self.thing, np.random.Generator):
+            return {"numpy": self.thing.bit_generator.state}
+        return {"torch": self.thing.get_state().numpy().tobytes()}
+
+    def check(self, tree: object) -> list[str]:
+        kinds = set(tree) if isinstance(tree, dict) else set()
+        live = read.keys() if isinstance(read := self.read(), dict) else set()
+        if kinds != live:
+            return [f"{self.name} was stored as a {'/'.join(sorted(map(str, kinds)))} generator and is another kind"]
+        return []
+
+    def apply(self, tree: Any) -> None:
+        if isinstance(self.thing, random.Random):
+            self.thing.setstate(tree["random"])
+        elif isinstance(self.thing, np.random.Generator):
+            self.thing.bit_generator.state = tree["numpy"]
+        else:
+            self.thing.set_state(torch.frombuffer(bytearray(tree["torch"]), dtype=torch.uint8))
+
+
+def component_for(name: str, thing: object, names: Callable[[], dict[int, str]]) -> Component:
+    """The component that fits `thing`. UnsupportedState, with the way out, if nothing does."""
+    if isinstance(thing, torch.nn.Module):
+        return ModuleState(name, thing)
+    if isinstance(thing, torch.optim.Optimizer):
+        return OptimizerState(name, thing, names())
+    if isinstance(thing, random.Random | np.random.Generator | torch.Generator):
+        return GeneratorState(name, thing)
+    if callable(getattr(thing, "state_dict", None)) and callable(getattr(thing, "load_state_dict", None)):
+        return StatefulState(name, thing)
+    if type(thing) in (dict, list, set, deque, torch.Tensor, torch.nn.Parameter):
+        return ContainerState(name, thing)
+    raise UnsupportedState(
+        name,
+        thing,
+        why="cannot be restored in place: keep it in `run.values`, or give it state_dict() and load_state_dict()",
+    )

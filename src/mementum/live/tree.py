@@ -1,0 +1,129 @@
+"""Trees of state: nested dicts, lists and tuples whose tensors are taken out under names, and put back."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+from mementum.errors import CheckpointDamaged, UnsupportedState
+from mementum.format.typed_json import TensorRef
+
+DEPTH_MAX = 100  # no state of a real optimizer nests so deep; a cycle would never end
+
+
+def split(tree: object, *, component: str) -> tuple[object, dict[str, torch.Tensor]]:
+    """The tree with every tensor replaced by a TensorRef, and the tensors by name.
+
+    A tensor that occurs twice (tied weights) is taken out once. Tensors are the live ones, detached: nothing is
+    copied here. UnsupportedState names a tensor that has no bytes of its own kind.
+    """
+    tensors: dict[str, torch.Tensor] = {}
+    seen: dict[tuple[object, ...], str] = {}
+
+    def walk(node: object, parts: tuple[str, ...]) -> object:
+        if isinstance(node, torch.Tensor):
+            return TensorRef(name=_take_out(node, parts))
+        if len(parts) > DEPTH_MAX:
+            raise UnsupportedState(_path(component, parts[:8]), node, why="nests too deep, or refers to itself")
+        kind = type(node)
+        if kind is dict or kind is OrderedDict:
+            assert isinstance(node, dict)
+            return kind((key, walk(value, (*parts, _part(key)))) for key, value in node.items())
+        if kind is list or kind is tuple:
+            assert isinstance(node, list | tuple)
+            return kind(walk(value, (*parts, str(number))) for number, value in enumerate(node))
+        return node
+
+    def _take_out(tensor: torch.Tensor, parts: tuple[str, ...]) -> str:
+        _require_bytes(tensor, _path(component, parts))
+        tensor = tensor.detach()
+        identity = _identity(tensor)
+        if identity in seen:
+            return seen[identity]
+        name = "/".join(parts)
+        while name in tensors:  # the keys 1 and "1" of one dict
+            name += "~"
+        tensors[name] = tensor
+        if tensor.numel():
+            seen[identity] = name
+        return name
+
+    return walk(tree, ()), tensors
+
+
+def join(skeleton: object, tensor: Callable[[str], torch.Tensor]) -> Any:
+    """The tree again, every TensorRef replaced by what `tensor` gives for its name."""
+    if isinstance(skeleton, TensorRef):
+        return tensor(skeleton.name)
+    if isinstance(skeleton, dict) and type(skeleton) in (dict, OrderedDict):
+        return type(skeleton)((key, join(value, tensor)) for key, value in skeleton.items())
+    if type(skeleton) in (list, tuple):
+        assert isinstance(skeleton, list | tuple)
+        return type(skeleton)(join(value, tensor) for value in skeleton)
+    return skeleton
+
+
+def leaves(tree: object, path: str) -> Iterator[tuple[str, object]]:
+    """Every leaf with its path, depth first; empty containers count as leaves."""
+    if type(tree) in (dict, OrderedDict) and tree:
+        assert isinstance(tree, dict)
+        for key, value in tree.items():
+            yield from leaves(value, f"{path}.{key}" if isinstance(key, str) else f"{path}[{key!r}]")
+    elif type(tree) in (list, tuple) and tree:
+        assert isinstance(tree, list | tuple)
+        for number, value in enumerate(tree):
+            yield from leaves(value, f"{path}[{number}]")
+    else:
+        yield path, tree
+
+
+def stored(tensors: Mapping[str, torch.Tensor], *, id: str) -> Callable[[str], torch.Tensor]:
+    """A look-up for `join` that gives each tensor memory of its own, once, and says when one is missing."""
+    given: dict[str, torch.Tensor] = {}
+
+    def look_up(name: str) -> torch.Tensor:
+        if name not in tensors:
+            raise CheckpointDamaged(id, [("index", f"the context names a tensor {name!r} that is in no file")])
+        if name not in given:
+            given[name] = tensors[name].clone()
+        return given[name]
+
+    return look_up
+
+
+def same(left: torch.Tensor, right: torch.Tensor) -> bool:
+    """Whether two tensors have one dtype, one shape and the same bits (NaN equals the same NaN)."""
+    if left.dtype != right.dtype or left.shape != right.shape:
+        return False
+    return torch.equal(as_bytes(left), as_bytes(right))
+
+
+def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """The bytes of a tensor in C order on the CPU, as a flat uint8 tensor; a view where that is possible."""
+    flat = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
+    return flat.view(torch.uint8)
+
+
+def _identity(tensor: torch.Tensor) -> tuple[object, ...]:
+    return (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), tensor.is_conj())
+
+
+def _require_bytes(tensor: torch.Tensor, path: str) -> None:
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
+        raise UnsupportedState(path, tensor, why="is a tensor subclass, whose bytes alone do not bring it back")
+    if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_nested:
+        raise UnsupportedState(path, tensor, why=f"is not a plain dense tensor ({tensor.layout})")
+    if tensor.is_meta:
+        raise UnsupportedState(path, tensor, why="is on the meta device and has no bytes")
+
+
+def _part(key: object) -> str:
+    text = key if isinstance(key, str) else repr(key)
+    return text.replace("~", "~0").replace("/", "~1")
+
+
+def _path(component: str, parts: tuple[str, ...]) -> str:
+    return ".".join((component, *parts))

@@ -1,0 +1,87 @@
+"""Opening: from a root and a task's name to a claimed, swept home with a catalog that is up to date."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from mementum.catalog import facts, tasks
+from mementum.catalog.catalog import Catalog
+from mementum.catalog.place import catalog_path
+from mementum.catalog.rebuild import refresh
+from mementum.catalog.sql import open_sqlite
+from mementum.clock import Clock
+from mementum.errors import StoreError, UsageError
+from mementum.events import Emit, Note, PassedOver
+from mementum.execute.claim import Attempt, claim
+from mementum.pruning import sweep
+from mementum.records import record
+from mementum.storage.disk import PosixDisk
+from mementum.storage.local import LocalStore
+
+TASK_MAX = 1000  # characters of a task's name; it goes into manifests, and part of it into a folder's name
+
+
+@record
+class Opened:
+    """A task's home, held by this process."""
+
+    task: str
+    home: str
+    store: LocalStore
+    catalog: Catalog
+    attempt: Attempt
+
+    @property
+    def journal(self) -> str:
+        return facts.journal_key(self.attempt.number)
+
+    def close(self) -> None:
+        self.catalog.close()
+        self.attempt.hold.release()
+
+
+def open_task(
+    root: str | os.PathLike[str], task: str, *, about: Mapping[str, object], clock: Clock, emit: Emit
+) -> Opened:
+    """Claim the task, remove what dead attempts left, and bring the catalog up to date."""
+    folder = _root(root)
+    if not task or len(task) > TASK_MAX or "\0" in task or not task.isprintable():
+        raise UsageError(f"a task's name has 1 to {TASK_MAX} printable characters, got {task[:60]!r}")
+    disk = PosixDisk()
+    home = tasks.find(disk, str(folder), task) or tasks.new_home(task, clock.now())
+    store = LocalStore(disk, f"{folder}/{home}")
+    attempt = claim(store, task=task, facts=about, clock=clock)
+    try:
+        sweep(store, emit=emit)
+        catalog = open_catalog(folder, emit=emit)
+        for damage in refresh(catalog, home, store):
+            emit(PassedOver(id=damage.key, what=damage.what))
+    except BaseException:
+        attempt.hold.release()
+        raise
+    return Opened(task=task, home=home, store=store, catalog=catalog, attempt=attempt)
+
+
+def open_catalog(root: Path, *, emit: Emit) -> Catalog:
+    """The root's catalog in its file; in memory where that cannot be written, since it is only a cache."""
+    try:
+        return open_sqlite(catalog_path(root))
+    except (SQLAlchemyError, OSError) as error:
+        emit(Note(text=f"the catalog of {root} cannot be used ({error}); it is kept in memory, saving goes on"))
+        return open_sqlite(None)
+
+
+def _root(root: str | os.PathLike[str]) -> Path:
+    text = os.fspath(root)
+    if not isinstance(text, str) or not text or "\0" in text:
+        raise UsageError(f"a root is a folder's path, got {text!r}")
+    if "://" in text:
+        raise UsageError(f"{text}: only local folders can be roots so far", next_command="give a folder's path")
+    folder = Path(text).expanduser().resolve()
+    if folder.exists() and not folder.is_dir():
+        raise StoreError(text, f"{folder} is not a folder", next_command="choose another root")
+    return folder

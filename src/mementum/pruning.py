@@ -1,0 +1,43 @@
+"""Pruning: the order of durable effects when checkpoints are taken away, told once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mementum.catalog.catalog import Catalog
+from mementum.events import Emit, PhaseBegan, PhaseEnded, Removed, Swept
+from mementum.execute.remove import orphans, remove
+from mementum.records import Entry, Verdict
+from mementum.storage.store import Store
+
+
+def prune(
+    verdicts: Sequence[Verdict], entries: Sequence[Entry], *, home: str, store: Store, catalog: Catalog, emit: Emit
+) -> None:
+    """Remove what the verdicts do not keep, oldest first: catalog, manifest, the rest."""
+    dropped = {verdict.id: verdict for verdict in verdicts if not verdict.keep}
+    for entry in sorted(entries, key=lambda entry: entry.order):
+        verdict = dropped.get(entry.manifest.id)
+        if verdict is None:
+            continue
+        emit(PhaseBegan(phase="remove", id=verdict.id))
+        catalog.forget(home, entry.folder)
+        remove(entry.manifest, store, entry.folder)
+        emit(PhaseEnded(phase="remove", id=verdict.id))
+        emit(Removed(id=verdict.id, step=entry.manifest.step, reason=verdict.reason))
+
+
+def sweep(store: Store, *, emit: Emit) -> tuple[str, ...]:
+    """Remove what dead attempts left half done: unfinished puts, and parts that no manifest names.
+
+    Only the holder of the task may call it, and not while a save is in flight."""
+    emit(PhaseBegan(phase="sweep"))
+    unfinished = store.sweep()
+    unnamed = orphans(store)
+    for key in unnamed:
+        store.delete(key)
+    emit(PhaseEnded(phase="sweep"))
+    swept = (*unfinished, *unnamed)
+    if swept:
+        emit(Swept(keys=swept))
+    return swept

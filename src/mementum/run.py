@@ -1,0 +1,322 @@
+"""A run: one training loop that is saved while it runs, and brought back where it stopped."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+from mementum.assemble import NO_DATA, held, number
+from mementum.background import Background
+from mementum.clock import Clock, timestamp
+from mementum.decide.policy import Policy
+from mementum.errors import SaveFailed, StateMismatch, UsageError
+from mementum.events import Emit, Failed, Note, PhaseBegan, PhaseEnded, SaveSkipped
+from mementum.execute.capture import Capture, Captured
+from mementum.execute.commit import new_id
+from mementum.execute.snapshot import Snapshot
+from mementum.format import context as contexts
+from mementum.live import feeds, rng
+from mementum.live.component import Component
+from mementum.opening import Opened
+from mementum.records import Exactness, Resumed, Save, Situation, record
+
+RECENT = 10  # steps whose metrics go into a manifest as `debug_info`
+CLOSE_WAIT_S = 600.0  # for the last save to become durable; a disk that needs longer is reported, not waited for
+FAULTS_MAX = 3  # of the policy; then it is switched off, and that is said
+
+
+@record
+class Beginning:
+    """Where a run begins: at nothing, or at what was resumed."""
+
+    resumed: Resumed | None = None
+    step: int = 0
+    rng: Mapping[str, Any] | None = None
+    feed: Mapping[str, Any] | None = None
+    values: Mapping[str, Any]
+
+
+class Run:
+    """A training loop under watch. Made by `mementum.open_run`; use it in a `with` block.
+
+    `step` is the number of completed steps, and in the loop the number of the step that is being done, from 1.
+    `values` is a dict for plain values (counters, best loss): it is saved and comes back. `resumed` says from what
+    the run came back, None at a first start. `exactness` says what would not come back bit for bit.
+    """
+
+    def __init__(
+        self,
+        *,
+        opened: Opened,
+        components: Sequence[Component],
+        feed: feeds.Feed | None,
+        exactness: Exactness,
+        capture: Capture,
+        policy: Policy,
+        background: Background,
+        beginning: Beginning,
+        raise_failures: bool,
+        clock: Clock,
+        emit: Emit,
+    ) -> None:
+        self.step = beginning.step
+        self.values: dict[str, Any] = dict(beginning.values)
+        self.resumed = beginning.resumed
+        self.exactness = exactness
+        self._opened, self._components, self._capture, self._policy = opened, components, capture, policy
+        self._feed, self._background, self._clock, self._emit = feed, background, clock, emit
+        self._raise_failures = raise_failures
+        self._rng, self._feed_tree = beginning.rng, beginning.feed
+        self._recent: deque[dict[str, Any]] = deque(maxlen=RECENT)
+        self._pending: Save | None = None
+        self._in_body = False
+        self._recorded_step: int | None = None
+        self._since_step, self._since_s = beginning.step, clock.monotonic()
+        self._policy_faults = 0
+        self._closed = False
+
+    # The loop.
+
+    @property
+    def epoch(self) -> int:
+        """The number of the epoch that the loop is in, from 0."""
+        return self._feed.epoch if self._feed is not None else 0
+
+    @property
+    def ends_epoch(self) -> bool:
+        """Whether the present batch is the last of its epoch, as far as the data can tell."""
+        return self._feed is not None and self._feed.ends_epoch() is True
+
+    def steps(
+        self, data: Any, total: int | None = None, *, epochs: int | None = None, accumulate: int = 1
+    ) -> Iterator[tuple[int, Any]]:
+        """Yield (step, batch) from where the run stands until `total` steps or `epochs` epochs are done in all.
+
+        With `accumulate` > 1 a step takes a list of that many batches (fewer at an epoch's end). What the body of
+        the loop does, all of it, belongs to its step: a save decided by `record` is taken when the body has ended.
+        """
+        if (total is None) == (epochs is None):
+            raise UsageError("give run.steps either total (steps in all) or epochs")
+        if accumulate < 1:
+            raise UsageError(f"accumulate must be 1 or more, got {accumulate}")
+        return self._steps(self._attach(data), total, epochs, accumulate)
+
+    def _steps(
+        self, feed: feeds.Feed, total: int | None, epochs: int | None, accumulate: int
+    ) -> Iterator[tuple[int, Any]]:
+        empty = 0
+        while (total is None or self.step < total) and (epochs is None or feed.epoch < epochs):
+            batches = feed.begin()
+            if self._rng is not None:  # making an iterator draws random numbers, so they are put back after it
+                rng.apply(dict(self._rng))
+                self._rng = None
+            before = self.step
+            while total is None or self.step < total:
+                group = _next_group(feed, batches, accumulate)
+                if not group:
+                    feed.end_epoch()
+                    break
+                self.step += 1
+                self._in_body = True
+                yield self.step, group[0] if accumulate == 1 else group
+                self._in_body = False
+                self._save_if_pending()
+            empty = 0 if self.step > before else empty + 1
+            if empty > 1:  # once is the end of the epoch in which the run was interrupted
+                raise UsageError("the data yields no batches", next_command="look at the loader and its sampler")
+
+    def _attach(self, data: Any) -> feeds.Feed:
+        """The feed for the loop's data: the one of `open_run`, or a new one that takes the stored place over."""
+        if self._feed is not None:
+            return self._feed
+        feed = feeds.feed_for(data)
+        differences = feeds.check(feed, self._feed_tree) if self._feed_tree is not None else []
+        if differences:
+            raise StateMismatch(
+                self.resumed.checkpoint if self.resumed else "",
+                differences,
+                kept="the checkpoint",
+                next_command='give the data that was stored, or begin anew with resume="never"',
+            )
+        if self._feed_tree is not None:
+            feeds.apply(feed, self._feed_tree)
+        self._feed = feed
+        self.exactness = Exactness(
+            reasons=(*(reason for reason in self.exactness.reasons if reason != NO_DATA), *feed.exactness.reasons),
+            conditions=(*self.exactness.conditions, *feed.exactness.conditions),
+        )
+        if feed.exactness.reasons:
+            self._emit(Note(text=f"a resume will be {self.exactness}"))
+        return feed
+
+    # What the loop tells.
+
+    def record(self, *, step: int | None = None, **metrics: Any) -> None:
+        """Tell what this step gave (`loss=loss`), once per optimizer step. Decides, and saves at the body's end.
+
+        Values are numbers, words, or tensors of one element, which are read when a save needs them. Outside of
+        `steps` every call counts as one step, or says its number by `step`, and saves at once.
+        """
+        failure = self._background.take_failure() if self._raise_failures else None
+        if failure is not None:
+            raise SaveFailed("a save in the background failed", kept="older checkpoints") from failure
+        if not self._in_body:
+            self.step = self.step + 1 if step is None else step
+            self._rng = None  # a loop of the user's own draws from the generators as they are
+        self._recorded_step = self.step
+        self._recent.append({"step": self.step, **{name: held(value) for name, value in metrics.items()}})
+        self._pending = self._decide() or self._pending
+        if not self._in_body:
+            self._save_if_pending()
+
+    def save(self, reason: str = "asked by the program") -> None:
+        """Save at the end of this step's body, or at once outside of `steps`."""
+        self._pending = Save(reason=reason)
+        if not self._in_body:
+            self._save_if_pending()
+
+    def metrics(self, step: int, **values: Any) -> None:
+        """Tell metrics of an earlier step that came late (an evaluation). They go to the journal, not to a manifest."""
+        self._background.tell("metrics", step=step, values=values)
+
+    def wait(self, timeout_s: float = CLOSE_WAIT_S) -> bool:
+        """Wait until every save so far is durable or has failed; False if that takes longer."""
+        return self._background.drain(timeout_s)
+
+    def _decide(self) -> Save | None:
+        if self._policy_faults >= FAULTS_MAX:
+            return None
+        situation = Situation(
+            step=self.step,
+            epoch=self.epoch,
+            ends_epoch=self.ends_epoch,
+            since_save_steps=self.step - self._since_step,
+            since_save_s=self._clock.monotonic() - self._since_s,
+            saves_in_flight=self._background.saves_in_flight,
+        )
+        try:
+            decision = self._policy.decide(situation)
+        except Exception as error:  # the border that keeps our faults out of training
+            self._policy_faults += 1
+            self._fault("the policy", error)
+            if self._policy_faults == FAULTS_MAX:
+                self._emit(Note(text="the policy failed three times and is switched off: only asked saves are made"))
+            return None
+        return decision if isinstance(decision, Save) else None
+
+    # Saving.
+
+    def _save_if_pending(self) -> None:
+        save, self._pending = self._pending, None
+        if save is None:
+            return
+        try:
+            self._take(save)
+        except Exception as error:  # the same border: a state that cannot be captured must not end the training
+            self._fault(f"the capture of step {self.step}", error)
+            if self._raise_failures:
+                raise SaveFailed(f"step {self.step} could not be captured", kept="older checkpoints") from error
+
+    def _take(self, save: Save) -> None:
+        began_s = self._clock.monotonic()
+        id = new_id(self._clock.now())
+        self._emit(PhaseBegan(phase="capture", id=id))
+        self._since_step, self._since_s = self.step, began_s
+        captured = self._capture.take(self._components)
+        if captured is None:
+            self._background.cancel_waiting()
+            captured = self._capture.take(self._components)
+        if captured is None:
+            self._emit(SaveSkipped(step=self.step, reason="no memory is free: the disk is behind"))
+            return
+        try:
+            snapshot = self._snapshot(id, save, captured, began_s)
+        except BaseException:
+            captured.release()
+            raise
+        self._emit(PhaseEnded(phase="capture", id=id, duration_s=snapshot.blocked_s))
+        self._background.submit(snapshot)
+
+    def _snapshot(self, id: str, save: Save, captured: Captured, began_s: float) -> Snapshot:
+        recent = tuple({name: number(value) for name, value in row.items()} for row in self._recent)
+        newest = recent[-1] if recent and recent[-1]["step"] == self.step else {}
+        context = contexts.render(
+            {
+                "step": self.step,
+                "epoch": self.epoch,
+                "components": dict(captured.components),
+                "rng": rng.read() if self._rng is None else dict(self._rng),
+                "feed": feeds.tree_of(self._feed) if self._feed is not None else self._feed_tree,
+                "values": self.values,
+            }
+        )
+        return Snapshot(
+            id=id,
+            step=self.step,
+            epoch=self.epoch,
+            time=timestamp(self._clock.now()),
+            save=save,
+            images=captured.images,
+            context=context,
+            debug_info=recent,
+            metrics={name: value for name, value in newest.items() if name != "step"},
+            exactness=self.exactness.reasons,
+            blocked_s=self._clock.monotonic() - began_s,
+            release=captured.release,
+        )
+
+    def _fault(self, what: str, error: Exception) -> None:
+        told = f"{type(error).__name__}: {error}"
+        self._emit(Failed(what=what, error=told, kept="the training and older checkpoints"))
+
+    # The end.
+
+    def close(self, *, why: str = "finished") -> None:
+        """Save what is not saved yet, wait until it is durable, and let go of the task. Twice is once."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            if why == "finished":
+                self._save_last()
+            self._background.tell("ended", step=self.step, values={"why": why})
+            if not self._background.close(CLOSE_WAIT_S):
+                late = f"still writing after {CLOSE_WAIT_S:.0f} s"
+                self._emit(Failed(what="closing", error=late, kept="older checkpoints"))
+        finally:
+            self._opened.close()
+        failure = self._background.take_failure() if self._raise_failures else None
+        if failure is not None:
+            raise SaveFailed("a save in the background failed", kept="older checkpoints") from failure
+
+    def _save_last(self) -> None:
+        self._background.drain(CLOSE_WAIT_S)
+        begun = self._in_body and self._recorded_step != self.step  # a `break` before the step was done
+        self._in_body = False
+        if self._pending is None and self._recorded_step is not None and self._background.saved_step != self.step:
+            if begun:
+                self._emit(SaveSkipped(step=self.step, reason="the loop was left in a step that was not recorded"))
+                return
+            self._pending = Save(reason="the run ended")
+        self._save_if_pending()
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close(why="finished" if kind is None else kind.__name__)
+
+
+def _next_group(feed: feeds.Feed, batches: Iterator[Any], size: int) -> list[Any]:
+    group: list[Any] = []
+    while len(group) < size:
+        try:
+            group.append(next(batches))
+        except StopIteration:
+            break
+        feed.delivered()
+    return group

@@ -1,0 +1,41 @@
+"""What every test gets: one thread per process, a seed that is printed, Hypothesis without chance."""
+
+from __future__ import annotations
+
+import os
+import random
+
+import pytest
+from hypothesis import settings
+
+# Before anything imports torch or numpy: parallel test processes would fight over the cores, and sums would be split
+# over threads differently from machine to machine.
+for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ.setdefault(_name, "1")
+
+SEED = 20261130
+
+# Derandomized: a red test is red again on the next run. No deadline: shared cores make any example slow at times.
+settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
+settings.load_profile("ci")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--seed", type=int, default=SEED, help=f"seed of every random choice in tests (default {SEED})")
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return f"seed: {config.getoption('seed')} (another one by --seed)"
+
+
+@pytest.fixture(scope="session")
+def seed(request: pytest.FixtureRequest) -> int:
+    """The seed of this run."""
+    value: int = request.config.getoption("seed")
+    return value
+
+
+@pytest.fixture
+def rng(request: pytest.FixtureRequest, seed: int) -> random.Random:
+    """Random numbers of this test's own: the same alone, in another order and in another process."""
+    return random.Random(f"{seed} {request.node.nodeid}")  # Random hashes a string with SHA-512, not with hash()
