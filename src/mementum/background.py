@@ -12,6 +12,7 @@ from mementum.assemble import number
 from mementum.catalog import facts
 from mementum.clock import Clock, timestamp
 from mementum.decide.retain import Retention, retain
+from mementum.errors import MementumError, StoreError
 from mementum.events import Committed, Emit, Failed, SaveSkipped
 from mementum.execute.snapshot import Snapshot
 from mementum.execute.worker import SaveJob, Worker
@@ -49,6 +50,7 @@ class Background:
         self._opened, self._retention, self._lasting = opened, retention, lasting
         self._seq, self._parent = seq, parent
         self._clock, self._emit = clock, emit
+        self._torn = False
         self._worker = Worker(emit=emit)
 
     @property
@@ -118,7 +120,10 @@ class Background:
         )
         costs = {"blocked_s": snapshot.blocked_s, "durable_s": durable_s, "bytes": manifest.size}
         self._append("cost", manifest.id, manifest.step, costs)
-        self._prune()
+        try:
+            self._prune()
+        except MementumError as error:  # the new checkpoint is safe, and the next save tries again
+            self._emit(Failed(what="removing old checkpoints", error=error.message, kept="all that retention keeps"))
 
     def _prune(self) -> None:
         opened = self._opened
@@ -155,5 +160,13 @@ class Background:
         )
 
     def _append(self, kind: str, checkpoint: str | None, step: int | None, values: Mapping[str, Any]) -> None:
+        """Write a fact. One that cannot be written is told and given up: it must not stand in the way of a save."""
         fact = Fact(kind=kind, time=timestamp(self._clock.now()), checkpoint=checkpoint, step=step, values=values)
-        self._opened.store.append(self._opened.journal, facts.render(fact))
+        line = facts.render(fact)
+        try:
+            # After a failed append the file may end in half a line, which the new one must not continue.
+            self._opened.store.append(self._opened.journal, b"\n" + line if self._torn else line)
+            self._torn = False
+        except StoreError as error:
+            self._torn = True
+            self._emit(Failed(what=f"a fact ({kind})", error=error.message, kept="the checkpoints"))

@@ -12,6 +12,7 @@ from mementum.catalog import facts
 from mementum.catalog.rebuild import refresh
 from mementum.clock import Clock, SystemClock, timestamp
 from mementum.decide.policy import Policy
+from mementum.decide.retain import Retention
 from mementum.errors import NothingToResume, UsageError
 from mementum.events import Emit, Emitter, Note, PhaseBegan, PhaseEnded
 from mementum.execute import origin
@@ -21,11 +22,23 @@ from mementum.format import context as contexts
 from mementum.live import feeds, rng
 from mementum.live.component import Component
 from mementum.opening import Opened, open_task
-from mementum.records import Fact, Resumed
+from mementum.records import Fact, Resumed, record
 from mementum.resuming import Found, newest_whole, put_back, versions_that_differ
 from mementum.run import Beginning, Run
 
 KEEP_LAST = 10  # checkpoints; enough to go back behind a divergence that was seen late, and the disk does not fill
+
+
+@record
+class Asked:
+    """What the caller wants, checked."""
+
+    policy: Policy
+    retention: Retention
+    codec: str
+    resume: str
+    raise_failures: bool
+    user: Mapping[str, Any]
 
 
 def open_run(
@@ -67,20 +80,36 @@ def open_run(
     Raises UsageError or UnsupportedState before anything is written; TaskInUse if a living process on this host
     trains the task; NothingToResume; StateMismatch if what was stored does not fit (nothing is changed then).
     """
-    clock = clock or SystemClock()
-    emit = Emitter((on_event,) if callable(on_event) else tuple(on_event))
     _require("resume", resume, ("auto", "never", "must"))
     _require("on_error", on_error, ("tell", "raise"))
-    chosen, retention = policy_of(policy, every_steps, every_s), retention_of(keep_last, keep_every_steps)
-    codecs.check(codec)
+    asked = Asked(
+        policy=policy_of(policy, every_steps, every_s),
+        retention=retention_of(keep_last, keep_every_steps),
+        codec=codecs.check(codec),
+        resume=resume,
+        raise_failures=on_error == "raise",
+        user=dict(user or {}),
+    )
     components = components_of(model=model, optimizer=optimizer, scheduler=scheduler, scaler=scaler, state=state)
     feed = feeds.feed_for(data) if data is not None else None
-    contexts.render({"components": read(components)[0], "user": dict(user or {})})  # what cannot be saved is said now
-    lasting = Lasting(versions=origin.versions(), code=origin.code(), user=dict(user or {}))
+    emit = Emitter((on_event,) if callable(on_event) else tuple(on_event))
+    return _open(root, task, asked, components, feed, clock or SystemClock(), emit)
 
+
+def _open(
+    root: str | os.PathLike[str],
+    task: str,
+    asked: Asked,
+    components: Sequence[Component],
+    feed: feeds.Feed | None,
+    clock: Clock,
+    emit: Emit,
+) -> Run:
+    contexts.render({"components": read(components)[0], "user": asked.user})  # what cannot be saved is said now
+    lasting = Lasting(versions=origin.versions(), code=origin.code(), user=asked.user)
     opened = open_task(root, task, about={"versions": lasting.versions, "code": lasting.code}, clock=clock, emit=emit)
     try:
-        beginning, seq = _begin(opened, components, feed, lasting, resume, clock=clock, emit=emit)
+        beginning, seq = _begin(opened, components, feed, lasting, asked.resume, clock=clock, emit=emit)
     except BaseException:
         opened.close()
         raise
@@ -90,7 +119,7 @@ def open_run(
     resumed = beginning.resumed
     background = Background(
         opened=opened,
-        retention=retention,
+        retention=asked.retention,
         lasting=lasting,
         seq=seq,
         parent=resumed.checkpoint if resumed else None,
@@ -103,11 +132,11 @@ def open_run(
         components=components,
         feed=feed,
         exactness=exactness,
-        capture=BlockingCapture(codec=codec),
-        policy=chosen,
+        capture=BlockingCapture(codec=asked.codec),
+        policy=asked.policy,
         background=background,
         beginning=beginning,
-        raise_failures=on_error == "raise",
+        raise_failures=asked.raise_failures,
         clock=clock,
         emit=emit,
     )

@@ -18,6 +18,7 @@ MementumError
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 
@@ -128,10 +129,13 @@ class TaskInUse(MementumError):
     """Another living process holds the task."""
 
     def __init__(self, task: str, *, host: str, pid: int) -> None:
+        own = pid == os.getpid()
         super().__init__(
-            f"task {task!r} is being trained by process {pid} on {host}",
+            f"task {task!r} is being trained by process {pid} on {host}{' (this one)' if own else ''}",
             kept="its checkpoints; nothing was changed",
-            next_command=f"wait for it or stop it (kill {pid}), or choose another task name",
+            next_command="close the run that has it: run.close(), or a `with` block"
+            if own
+            else f"wait for it or stop it (kill {pid}), or choose another task name",
         )
         self.task, self.host, self.pid = task, host, pid
 

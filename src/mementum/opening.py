@@ -6,8 +6,6 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from sqlalchemy.exc import SQLAlchemyError
-
 from mementum.catalog import facts, tasks
 from mementum.catalog.catalog import Catalog
 from mementum.catalog.place import catalog_path
@@ -70,7 +68,7 @@ def open_catalog(root: Path, *, emit: Emit) -> Catalog:
     """The root's catalog in its file; in memory where that cannot be written, since it is only a cache."""
     try:
         return open_sqlite(catalog_path(root))
-    except (SQLAlchemyError, OSError) as error:
+    except (StoreError, OSError) as error:
         emit(Note(text=f"the catalog of {root} cannot be used ({error}); it is kept in memory, saving goes on"))
         return open_sqlite(None)
 

@@ -130,6 +130,11 @@ class Run:
     def _attach(self, data: Any) -> feeds.Feed:
         """The feed for the loop's data: the one of `open_run`, or a new one that takes the stored place over."""
         if self._feed is not None:
+            if self._feed.source is not data:
+                raise UsageError(
+                    "run.steps was given other data than before: a run has one source of data, whose place it keeps",
+                    next_command="give the same loader to open_run(data=…) and to every run.steps",
+                )
             return self._feed
         feed = feeds.feed_for(data)
         differences = feeds.check(feed, self._feed_tree) if self._feed_tree is not None else []
@@ -159,6 +164,7 @@ class Run:
         Values are numbers, words, or tensors of one element, which are read when a save needs them. Outside of
         `steps` every call counts as one step, or says its number by `step`, and saves at once.
         """
+        self._require_open()
         failure = self._background.take_failure() if self._raise_failures else None
         if failure is not None:
             raise SaveFailed("a save in the background failed", kept="older checkpoints") from failure
@@ -173,17 +179,23 @@ class Run:
 
     def save(self, reason: str = "asked by the program") -> None:
         """Save at the end of this step's body, or at once outside of `steps`."""
+        self._require_open()
         self._pending = Save(reason=reason)
         if not self._in_body:
             self._save_if_pending()
 
     def metrics(self, step: int, **values: Any) -> None:
         """Tell metrics of an earlier step that came late (an evaluation). They go to the journal, not to a manifest."""
+        self._require_open()
         self._background.tell("metrics", step=step, values=values)
 
     def wait(self, timeout_s: float = CLOSE_WAIT_S) -> bool:
         """Wait until every save so far is durable or has failed; False if that takes longer."""
         return self._background.drain(timeout_s)
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise UsageError(f"the run of task {self._opened.task!r} is closed", kept="what was saved before")
 
     def _decide(self) -> Save | None:
         if self._policy_faults >= FAULTS_MAX:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from mementum.catalog.catalog import Catalog
-from mementum.errors import MementumError
-from mementum.events import Emit, PhaseBegan, PhaseEnded
+from mementum.errors import MementumError, StoreError
+from mementum.events import Emit, Failed, PhaseBegan, PhaseEnded
 from mementum.execute.commit import commit
 from mementum.execute.remove import discard
 from mementum.execute.snapshot import Snapshot
@@ -34,7 +34,10 @@ def save_checkpoint(
     except MementumError:
         _discard(store, folder)
         raise
-    catalog.add(home, manifest, folder)  # a cache: a rebuild would find it
+    try:
+        catalog.add(home, manifest, folder)
+    except StoreError as error:  # a cache: a rebuild will find the checkpoint
+        emit(Failed(what=f"entering {manifest.id} in the catalog", error=error.message, kept="the checkpoint"))
     return manifest
 
 

@@ -351,7 +351,7 @@ TREES = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150)
 @given(TREES)
 def test_any_tree_comes_back_the_same(value: object) -> None:
     data = dumps(value)

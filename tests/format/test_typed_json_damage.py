@@ -6,6 +6,7 @@ import json
 import sys
 import types
 from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Iterator
 from datetime import UTC, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import Flag, IntEnum
@@ -93,15 +94,12 @@ GONE = [
     ('{"$enum":["os:system","LOW"]}', "not a class of the kind Enum"),
     (f'{{"$namedtuple":["{__name__}:Gone",[],[]]}}', "not among the imported modules"),
     (f'{{"$namedtuple":["{__name__}:Point",["x"],[1]]}}', r"\('x', 'y'\) now"),
-    ('{"$namedtuple":["builtins:tuple",[],[]]}', None),
+    ('{"$namedtuple":["builtins:tuple",[],[]]}', "has the fields None now"),
 ]
 
 
 @pytest.mark.parametrize(("text", "says"), GONE)
-def test_a_class_that_is_gone_is_named(text: str, says: str | None) -> None:
-    if says is None:
-        assert loads(text.encode()) == ()
-        return
+def test_a_class_that_is_gone_is_named(text: str, says: str) -> None:
     with pytest.raises(CheckpointError, match=says) as caught:
         loads(b'{"a":' + text.encode() + b"}")
     assert str(caught.value).startswith("$.a: ")
@@ -142,7 +140,7 @@ JUNK = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=300)
 @given(JUNK)
 @example({"$enum": ["enum:Flag", 3]})
 @example({"$namedtuple": ["time:struct_time", [], []]})
@@ -150,7 +148,7 @@ def test_any_json_is_answered(value: object) -> None:
     survives(json.dumps(value).encode())
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=200)
 @given(st.binary(max_size=40))
 def test_any_bytes_are_answered(data: bytes) -> None:
     survives(data)
@@ -170,7 +168,7 @@ DOCUMENTS = [
 ]
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=300)
 @given(st.sampled_from(DOCUMENTS), st.randoms(use_true_random=False))
 def test_any_mutation_is_answered(document: bytes, random: Any) -> None:
     data = bytearray(document)
@@ -185,3 +183,27 @@ def test_any_mutation_is_answered(document: bytes, random: Any) -> None:
                 other = random.choice(DOCUMENTS)
                 data[at:at] = other[random.randrange(len(other)) :]
     survives(bytes(data))
+
+
+def nodes(data: Any) -> Iterator[tuple[Any, Any]]:
+    """Every container of a document with every key of it."""
+    if isinstance(data, list | dict):
+        for key in range(len(data)) if isinstance(data, list) else list(data):
+            yield data, key
+            yield from nodes(data[key])
+
+
+PLACES = [json.dumps(place[key]) for document in DOCUMENTS for place, key in nodes(json.loads(document))]
+
+
+@settings(max_examples=300)
+@given(st.sampled_from(DOCUMENTS), st.randoms(use_true_random=False))
+def test_any_transplant_is_answered(document: bytes, random: Any) -> None:
+    data = json.loads(document)
+    for _ in range(random.randint(1, 2)):
+        place, key = random.choice(list(nodes(data)))
+        if isinstance(place, dict) and random.random() < 0.2:
+            place[random.choice(TAGS)] = place.pop(key)
+        else:
+            place[key] = json.loads(random.choice(PLACES))
+    survives(json.dumps(data).encode())

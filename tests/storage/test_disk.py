@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mementum.storage import disk as disk_module
-from mementum.storage.disk import Disk, PosixDisk, folder_of
+from mementum.storage.disk import Disk, NewFile, PosixDisk, folder_of
 
 WRITER = """
 import fcntl, os, sys
@@ -359,3 +359,20 @@ def test_nothing_stays_open(disk, tmp_path):
     with pytest.raises(OSError, match="folder"):
         disk.read(str(tmp_path))
     assert (set(os.listdir("/proc/self/fd")) if before else set()) == before
+
+
+def test_a_sweeper_that_comes_late_leaves_the_next_file_of_the_name_alone(disk, tmp_path, monkeypatch):
+    path, real_flock = str(tmp_path / "a"), fcntl.flock
+    disk.create(path).close()
+
+    def flock(descriptor: int, operation: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", real_flock)
+        os.unlink(path)  # another sweeper was faster, and a writer has made the name again
+        written.append(disk.create(path))
+        real_flock(descriptor, operation)
+
+    written: list[NewFile] = []
+    monkeypatch.setattr(fcntl, "flock", flock)
+    assert disk.unlink_unused(path) is False
+    assert disk.size(path) == 0
+    written[0].close()

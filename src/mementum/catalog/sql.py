@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import StaticPool
 
+from mementum.errors import StoreError
 from mementum.format import manifest as manifests
 from mementum.format import typed_json
 from mementum.records import Entry, Fact, Manifest
@@ -62,7 +65,7 @@ class SqlCatalog:
 
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
-        with engine.begin() as connection:
+        with self._begin() as connection:
             tables.create_all(connection)
             found = connection.execute(sa.select(schema.c.version)).scalar()
             if found is None:
@@ -73,7 +76,7 @@ class SqlCatalog:
                 connection.execute(sa.insert(schema), {"version": SCHEMA})
 
     def add(self, home: str, manifest: Manifest, folder: str) -> None:
-        with self._engine.begin() as connection:
+        with self._begin() as connection:
             _forget(connection, home, folder)
             connection.execute(
                 sa.insert(checkpoints),
@@ -95,7 +98,7 @@ class SqlCatalog:
             )
 
     def forget(self, home: str, folder: str) -> None:
-        with self._engine.begin() as connection:
+        with self._begin() as connection:
             _forget(connection, home, folder)
 
     def learn(self, home: str, source: str, facts: Iterable[Fact], *, size: int) -> None:
@@ -112,7 +115,7 @@ class SqlCatalog:
             }
             for number, fact in enumerate(facts)
         ]
-        with self._engine.begin() as connection:
+        with self._begin() as connection:
             for table in (facts_table, journals):
                 connection.execute(sa.delete(table).where(table.c.home == home, table.c.source == source))
             if rows:
@@ -120,12 +123,12 @@ class SqlCatalog:
             connection.execute(sa.insert(journals), {"home": home, "source": source, "size": size})
 
     def read_sizes(self, home: str) -> dict[str, int]:
-        with self._engine.connect() as connection:
+        with self._begin() as connection:
             rows = connection.execute(sa.select(journals.c.source, journals.c.size).where(journals.c.home == home))
             return {row.source: row.size for row in rows}
 
     def entries(self, home: str) -> Sequence[Entry]:
-        with self._engine.connect() as connection:
+        with self._begin() as connection:
             rows = connection.execute(
                 sa.select(checkpoints.c.folder, checkpoints.c.manifest).where(checkpoints.c.home == home)
             ).all()
@@ -139,6 +142,21 @@ class SqlCatalog:
 
     def close(self) -> None:
         self._engine.dispose()
+
+    @contextmanager
+    def _begin(self) -> Iterator[sa.Connection]:
+        """A transaction. What the database cannot do becomes a StoreError that names it."""
+        try:
+            with self._engine.begin() as connection:
+                yield connection
+        except SQLAlchemyError as error:
+            where = self._engine.url.database or "in memory"
+            raise StoreError(
+                where,
+                f"the catalog {where} cannot be used: {getattr(error, 'orig', None) or error}",
+                kept="all checkpoints: the catalog is only a cache of them",
+                next_command="delete it; it is made again from the manifests",
+            ) from error
 
 
 def _forget(connection: sa.Connection, home: str, folder: str) -> None:

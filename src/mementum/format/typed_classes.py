@@ -78,7 +78,7 @@ def is_namedtuple(value: object) -> bool:
 def namedtuple_class(name: Any, fields: list[str]) -> Any:
     """The class of a namedtuple with exactly these fields. ClassGone where it has others now."""
     kind = stored_class(name, tuple)
-    present = getattr(kind, "_fields", ())
+    present = getattr(kind, "_fields", None)
     if present != tuple(fields):
         raise ClassGone(name, f"has the fields {present} now, and had {tuple(fields)} when it was saved")
     return kind

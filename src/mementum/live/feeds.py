@@ -15,6 +15,7 @@ class Feed(Protocol):
     handed to the loop, `end_epoch` moves to the next epoch."""
 
     kind: str
+    source: Any  # what the caller gave
     epoch: int
     exactness: Exactness
 
@@ -36,7 +37,7 @@ class ElasticFeed:
     kind = "elastic"
 
     def __init__(self, loader: Any, sampler: ElasticSampler) -> None:
-        self._loader, self._sampler = loader, sampler
+        self.source, self._sampler = loader, sampler
         self.epoch = sampler.epoch
         self._samples = sampler.position
         batcher = loader if getattr(loader, "batch_size", None) else getattr(loader, "batch_sampler", None)
@@ -46,7 +47,7 @@ class ElasticFeed:
 
     def begin(self) -> Iterator[Any]:
         self._sampler.seek(self.epoch, self._samples)
-        return iter(self._loader)
+        return iter(self.source)
 
     def delivered(self) -> None:
         self._samples = min(self._samples + self._batch_size, len(self._sampler))
@@ -77,7 +78,7 @@ class StatefulFeed:
     kind = "stateful"
 
     def __init__(self, loader: Any) -> None:
-        self._loader = loader
+        self.source = loader
         self.epoch = 0
         self._batches = 0
         self._begun = False
@@ -85,7 +86,7 @@ class StatefulFeed:
 
     def begin(self) -> Iterator[Any]:
         self._begun = True
-        return iter(self._loader)
+        return iter(self.source)
 
     def delivered(self) -> None:
         self._batches += 1
@@ -94,11 +95,11 @@ class StatefulFeed:
         self.epoch, self._batches = self.epoch + 1, 0
 
     def ends_epoch(self) -> bool | None:
-        return self._batches >= len(self._loader) if hasattr(self._loader, "__len__") else None
+        return self._batches >= len(self.source) if hasattr(self.source, "__len__") else None
 
     def read(self) -> dict[str, Any]:
         # Before the first iterator there is nothing to tell, and asking would make one, which draws random numbers.
-        state = self._loader.state_dict() if self._begun else None
+        state = self.source.state_dict() if self._begun else None
         return {"epoch": self.epoch, "batches": self._batches, "state": state}
 
     def check(self, tree: dict[str, Any]) -> list[str]:
@@ -106,7 +107,7 @@ class StatefulFeed:
 
     def apply(self, tree: dict[str, Any]) -> None:
         if tree["state"] is not None:
-            self._loader.load_state_dict(tree["state"])
+            self.source.load_state_dict(tree["state"])
         self.epoch, self._batches = tree["epoch"], tree["batches"]
 
 
@@ -116,13 +117,13 @@ class SequenceFeed:
     kind = "sequence"
 
     def __init__(self, batches: Sequence[Any]) -> None:
-        self._source = batches
+        self.source = batches
         self.epoch = 0
         self._batches = 0
         self.exactness = Exactness()
 
     def begin(self) -> Iterator[Any]:
-        return (self._source[number] for number in range(self._batches, len(self._source)))
+        return (self.source[number] for number in range(self._batches, len(self.source)))
 
     def delivered(self) -> None:
         self._batches += 1
@@ -131,14 +132,14 @@ class SequenceFeed:
         self.epoch, self._batches = self.epoch + 1, 0
 
     def ends_epoch(self) -> bool:
-        return self._batches >= len(self._source)
+        return self._batches >= len(self.source)
 
     def read(self) -> dict[str, Any]:
-        return {"epoch": self.epoch, "batches": self._batches, "length": len(self._source)}
+        return {"epoch": self.epoch, "batches": self._batches, "length": len(self.source)}
 
     def check(self, tree: dict[str, Any]) -> list[str]:
-        if tree["length"] != len(self._source):
-            return [f"the data had {tree['length']} batches and has {len(self._source)}"]
+        if tree["length"] != len(self.source):
+            return [f"the data had {tree['length']} batches and has {len(self.source)}"]
         return []
 
     def apply(self, tree: dict[str, Any]) -> None:
@@ -151,7 +152,7 @@ class PlainFeed:
     kind = "plain"
 
     def __init__(self, source: Any) -> None:
-        self._source = source
+        self.source = source
         self.epoch = 0
         self._batches = 0
         self.exactness = Exactness(
@@ -162,7 +163,7 @@ class PlainFeed:
         )
 
     def begin(self) -> Iterator[Any]:
-        return iter(self._source)
+        return iter(self.source)
 
     def delivered(self) -> None:
         self._batches += 1
@@ -171,7 +172,7 @@ class PlainFeed:
         self.epoch, self._batches = self.epoch + 1, 0
 
     def ends_epoch(self) -> bool | None:
-        return self._batches >= len(self._source) if hasattr(self._source, "__len__") else None
+        return self._batches >= len(self.source) if hasattr(self.source, "__len__") else None
 
     def read(self) -> dict[str, Any]:
         return {"epoch": self.epoch, "batches": self._batches}

@@ -71,7 +71,9 @@ def leaves(tree: object, path: str) -> Iterator[tuple[str, object]]:
     if type(tree) in (dict, OrderedDict) and tree:
         assert isinstance(tree, dict)
         for key, value in tree.items():
-            yield from leaves(value, f"{path}.{key}" if isinstance(key, str) else f"{path}[{key!r}]")
+            yield from leaves(
+                value, f"{path}.{key}" if isinstance(key, str) and key.isidentifier() else f"{path}[{key!r}]"
+            )
     elif type(tree) in (list, tuple) and tree:
         assert isinstance(tree, list | tuple)
         for number, value in enumerate(tree):

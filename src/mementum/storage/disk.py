@@ -163,10 +163,10 @@ class PosixDisk:
                 return False
             raise
         try:
-            if not _try_lock(descriptor):
+            if not _try_lock(descriptor) or not os.path.samestat(os.lstat(path), os.fstat(descriptor)):
                 return False
             # Unlinked while locked: a writer that made the file but has not locked it yet waits for us, then sees
-            # that its name is gone.
+            # that its name is gone. It makes another of that name, which must not be taken for the one we locked.
             os.unlink(path)
         except FileNotFoundError:
             return False

@@ -16,6 +16,7 @@ from mementum.storage.store import Buffer, Hold, Stat
 TEMP_SUFFIX = ".tmp"  # no key may end so: whatever does is a leftover of a put, or of one that still runs
 COMPONENT_BYTES_MAX = 200  # file systems take 255; the temporary name adds 13, and a few are left for other tiers
 KEY_BYTES_MAX = 1000  # object stores take 1024, and a key must be able to move to one under a short prefix
+REMOVALS_MAX = 3  # of a new folder by other processes, each within microseconds; more means that it cannot be made
 
 NOT_AN_OBJECT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENXIO})
 
@@ -188,13 +189,14 @@ class LocalStore:
         """Open a file in a folder that is there and durable."""
         folder = folder_of(path)
         with self._folders:
-            try:
-                self._ensure_folder(folder)
-                return open_file(path)
-            except FileNotFoundError:  # another process removed a folder that it found empty
-                self._durable.clear()
-                self._ensure_folder(folder)
-                return open_file(path)
+            for _ in range(REMOVALS_MAX):
+                try:
+                    self._ensure_folder(folder)
+                    return open_file(path)
+                except FileNotFoundError:  # another process removed a folder that it found empty
+                    self._durable.clear()
+            self._ensure_folder(folder)
+            return open_file(path)
 
     def _ensure_folder(self, folder: str) -> None:
         """Make the folder and make its name durable, which stands in the folder above it. That is done once by every
@@ -233,7 +235,8 @@ class LocalStore:
                     return
                 raise
             self._durable.discard(folder)
-            self._disk.fsync_dir(folder_of(folder))
+            with contextlib.suppress(FileNotFoundError):  # the folder above was empty then, and removed as well
+                self._disk.fsync_dir(folder_of(folder))
 
     def _path(self, key: str) -> str:
         check_key(key)

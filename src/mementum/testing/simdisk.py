@@ -16,7 +16,7 @@ Not modelled: a disk that lies about fsync, bits that rot (verification has its 
 
 The simulated disk does not roll dice. It asks `choose`, which may visit every fate, follow a seed, or be Hypothesis.
 
-Paths: a leading slash means nothing, so that `root/a` and `/root/a` are one file, and the root folder is "" or "/".
+Paths: a leading slash means nothing, so that `store/a` and `/store/a` are one file, and the root folder is "" or "/".
 """
 
 from __future__ import annotations
