@@ -203,7 +203,12 @@ def _put_back(
         duration_s=clock.monotonic() - began_s,
     )
     return Beginning(
-        resumed=resumed, step=manifest.step, rng=context["rng"], feed=context["feed"], values=context["values"]
+        resumed=resumed,
+        step=manifest.step,
+        rng=context["rng"],
+        feed=context["feed"],
+        iterating=context["iterating"],
+        values=context["values"],
     )
 
 

@@ -35,6 +35,7 @@ class Beginning:
     step: int = 0
     rng: Mapping[str, Any] | None = None
     feed: Mapping[str, Any] | None = None
+    iterating: bool = False  # whether the data had an iterator when the state was saved
     values: Mapping[str, Any]
 
 
@@ -68,7 +69,7 @@ class Run:
         self._opened, self._components, self._capture, self._policy = opened, components, capture, policy
         self._feed, self._background, self._clock, self._emit = feed, background, clock, emit
         self._raise_failures = raise_failures
-        self._rng, self._feed_tree = beginning.rng, beginning.feed
+        self._rng, self._feed_tree, self._iterating = beginning.rng, beginning.feed, beginning.iterating
         self._recent: deque[dict[str, Any]] = deque(maxlen=RECENT)
         self._pending: Save | None = None
         self._in_body = False
@@ -108,15 +109,13 @@ class Run:
     ) -> Iterator[tuple[int, Any]]:
         empty = 0
         while (total is None or self.step < total) and (epochs is None or feed.epoch < epochs):
-            batches = feed.begin()
-            if self._rng is not None:  # making an iterator draws random numbers, so they are put back after it
-                rng.apply(dict(self._rng))
-                self._rng = None
+            batches = self._begin_epoch(feed)
             before = self.step
             while total is None or self.step < total:
                 group = _next_group(feed, batches, accumulate)
                 if not group:
                     feed.end_epoch()
+                    self._iterating = False
                     break
                 self.step += 1
                 self._in_body = True
@@ -126,6 +125,20 @@ class Run:
             empty = 0 if self.step > before else empty + 1
             if empty > 1:  # once is the end of the epoch in which the run was interrupted
                 raise UsageError("the data yields no batches", next_command="look at the loader and its sampler")
+
+    def _begin_epoch(self, feed: feeds.Feed) -> Iterator[Any]:
+        """An iterator over the data, with the generators as they were when the state was saved.
+
+        Making an iterator draws random numbers. Where the stored state had one already, the generators are put back
+        after it is made, otherwise before."""
+        stored, self._rng = self._rng, None
+        if stored is not None and not self._iterating:
+            rng.apply(dict(stored))
+        batches = feed.begin()
+        if stored is not None and self._iterating:
+            rng.apply(dict(stored))
+        self._iterating = True
+        return batches
 
     def _attach(self, data: Any) -> feeds.Feed:
         """The feed for the loop's data: the one of `open_run`, or a new one that takes the stored place over."""
@@ -260,6 +273,7 @@ class Run:
                 "epoch": self.epoch,
                 "components": dict(captured.components),
                 "rng": rng.read() if self._rng is None else dict(self._rng),
+                "iterating": self._iterating,
                 "feed": feeds.tree_of(self._feed) if self._feed is not None else self._feed_tree,
                 "values": self.values,
             }

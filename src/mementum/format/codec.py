@@ -6,6 +6,7 @@ A spec is one or more stages joined by `+`, applied from left to right when enco
 
 from __future__ import annotations
 
+import functools
 import time
 import warnings
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ from mementum.records import Buffer
 
 CHEAP_LEVEL = 3  # above it zstd spends many times the CPU for a few percent on optimizer state
 MAX_STAGES = 4  # more stages than this is a typing error, or an attack on the reader
+SPECS_MAX = 64  # codecs kept once made: looking for plugins takes milliseconds, and every block of a file asks anew
 
 
 class Codec(Protocol):
@@ -99,8 +101,9 @@ class Chain:
         return stored
 
 
+@functools.lru_cache(maxsize=SPECS_MAX)
 def parse(spec: str) -> Codec:
-    """The codec that `spec` names. UsageError says what is wrong with the spec."""
+    """The codec that `spec` names, shared by all who ask for it. UsageError says what is wrong with the spec."""
     words = spec.split("+")
     if len(words) > MAX_STAGES:
         raise UsageError(f"codec {spec!r} has more than {MAX_STAGES} stages")

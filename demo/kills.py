@@ -1,0 +1,167 @@
+"""Training in a child process that is killed at drawn instants, and started again each time."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from losslog import Lines, read_log
+
+from mementum.records import record
+
+TRAINER = Path(__file__).resolve().parent / "train.py"
+POLL_S = 0.004  # much shorter than a step, so that a kill lands where it was drawn
+SPARED_SHARE = 0.1  # of the steps, at the end: the child must not be done before a kill that is a little late
+STEP_S = 0.05  # taken for the length of a step until two are seen
+SHOWN_LINES = 15  # of what a child that failed wrote last
+START_S_MAX = 300.0  # to the first step: imports from a cold, slow disk take tens of seconds; more is a hang
+
+Progress = Callable[[int], None]
+
+
+class TrainerFailed(Exception):
+    """The child ended otherwise than it should have; the message ends with what it wrote last."""
+
+
+@record
+class Kill:
+    """An instant: after `step` is done, when `fraction` of the next one has passed. `aimed` kills fall on a save."""
+
+    step: int
+    fraction: float
+    aimed: bool = False
+
+
+@record
+class Attempt:
+    """One process start: what it logged, and how it ended. `torn` names the checkpoint that the kill cut short."""
+
+    lines: Lines
+    first_step_s: float | None
+    kill: Kill | None = None
+    torn: str | None = None
+
+
+def draw_kills(seed: int, *, kills: int, steps: int, every: int) -> tuple[Kill, ...]:
+    """One instant in each of `kills` equal stretches of the run, in order; the last is aimed at a save."""
+    end = int(steps * (1 - SPARED_SHARE))
+    if kills < 1 or end < kills:
+        raise ValueError(f"{kills} kills do not fit into {steps} steps")
+    draw = random.Random(seed)
+    edges = [1 + end * number // kills for number in range(kills + 1)]
+    drawn = []
+    for low, high in zip(edges, edges[1:], strict=False):
+        step, fraction = draw.randrange(low, high), draw.random()
+        saves = range(-(-low // every) * every, high, every)
+        aimed = high == edges[-1] and len(saves) > 0
+        drawn.append(Kill(step=draw.choice(saves) if aimed else step, fraction=fraction, aimed=aimed))
+    return tuple(drawn)
+
+
+class Trainer:
+    """A child process that runs the trainer, and its log. Leaving the `with` block ends the process."""
+
+    def __init__(self, root: Path, *, log: Path, options: Sequence[str]) -> None:
+        self._log, self._errors = log, log.with_suffix(".err")
+        self._began_s = time.monotonic()
+        self._last: tuple[int, float] | None = None
+        self.first_step_s: float | None = None
+        self.step_s = STEP_S
+        # Nothing is downloaded, and the library is told so: it does not even ask.
+        environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+        command = [sys.executable, str(TRAINER), str(root), "--log", str(log), *options]
+        with self._errors.open("wb") as errors:
+            self.process = subprocess.Popen(command, env=environment, stdout=errors, stderr=errors)
+
+    def __enter__(self) -> Trainer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+
+    def kill(self) -> None:
+        """SIGKILL, which no process can catch; afterwards it is gone."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+    def look(self) -> Lines | None:
+        """What the log says now."""
+        lines = read_log(self._log)
+        now_s = time.monotonic() - self._began_s
+        if lines is None or not lines.losses:
+            if now_s > START_S_MAX:
+                raise TrainerFailed(f"no step within {START_S_MAX:.0f} s\n{self.words()}")
+            return lines
+        if self._last is None:
+            self.first_step_s = now_s
+        elif lines.last_step > self._last[0]:
+            self.step_s = (now_s - self._last[1]) / (lines.last_step - self._last[0])
+        if self._last is None or lines.last_step > self._last[0]:
+            self._last = (lines.last_step, now_s)
+        return lines
+
+    def words(self) -> str:
+        """What the child wrote last."""
+        return "\n".join(self._errors.read_text(errors="replace").splitlines()[-SHOWN_LINES:])
+
+
+def train_until(kill: Kill, root: Path, *, log: Path, options: Sequence[str], progress: Progress) -> Attempt:
+    """Start the trainer, and kill it at the given instant. TrainerFailed if it ends by itself before."""
+    with Trainer(root, log=log, options=options) as trainer:
+        while True:
+            lines = trainer.look()
+            progress(lines.last_step if lines else 0)
+            if trainer.process.poll() is not None:
+                raise TrainerFailed(f"the trainer ended before it was killed at step {kill.step}\n{trainer.words()}")
+            if lines is not None and lines.losses and lines.last_step >= kill.step:
+                break
+            time.sleep(POLL_S)
+        time.sleep(kill.fraction * trainer.step_s)
+        trainer.kill()
+        if trainer.process.returncode != -signal.SIGKILL:
+            raise TrainerFailed(f"the trainer ended before it was killed at step {kill.step}\n{trainer.words()}")
+        lines = trainer.look()
+        assert lines is not None
+        return Attempt(lines=lines, first_step_s=trainer.first_step_s, kill=kill, torn=torn_checkpoint(root))
+
+
+def train_to_end(root: Path, *, log: Path, options: Sequence[str], progress: Progress) -> Attempt:
+    """Start the trainer, and let it finish. TrainerFailed if it fails."""
+    with Trainer(root, log=log, options=options) as trainer:
+        while trainer.process.poll() is None:
+            lines = trainer.look()
+            progress(lines.last_step if lines else 0)
+            time.sleep(POLL_S)
+        lines = trainer.look()
+        if trainer.process.returncode != 0 or lines is None:
+            raise TrainerFailed(f"the trainer ended with status {trainer.process.returncode}\n{trainer.words()}")
+        progress(lines.last_step)
+        return Attempt(lines=lines, first_step_s=trainer.first_step_s)
+
+
+def train_through(
+    kills: Sequence[Kill], root: Path, *, logs: Path, options: Sequence[str], progress: Progress
+) -> tuple[Attempt, ...]:
+    """Kill and start again until no kill is left, then let the trainer finish."""
+    attempts = []
+    for number, kill in enumerate(kills, start=1):
+        log = logs / f"attempt-{number}.jsonl"
+        attempts.append(train_until(kill, root, log=log, options=options, progress=progress))
+    log = logs / f"attempt-{len(kills) + 1}.jsonl"
+    return (*attempts, train_to_end(root, log=log, options=options, progress=progress))
+
+
+def torn_checkpoint(root: Path) -> str | None:
+    """The folder of a checkpoint that was being written and has no manifest, so that it does not exist."""
+    folders = (folder for folder in sorted(root.glob("*/*/step_*")) if not (folder / "meta.json").exists())
+    return next((folder.name for folder in folders), None)
