@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 import shutil
 import sys
-import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,10 +12,9 @@ from typing import Annotated
 
 import typer
 from compare import Comparison, checkpoints, compare_runs, last_checkpoint
-from kills import Attempt, Kill, TrainerFailed, draw_kills, train_through, train_to_end
-from losslog import Lines
+from kills import Attempt, Kill, Trainer, TrainerFailed, draw_kills, finish, train_through
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from mementum.errors import MementumError, UsageError
@@ -24,14 +22,13 @@ from mementum.records import Entry, record
 
 TASK = "byte-llama"  # the trainer's
 MARKER = ".mementum-demo"  # a folder that has it was made by this demo, and may be emptied by it
-SEED_BITS = 31
-SHOWN_DIFFERENCES = 20
-MINUTES_MAX = 60.0  # for the straight run beside the killed one; a demo that takes longer hangs
+SEED_BITS = 31  # of a drawn seed: torch and the sampler take more, a person types it
+SHOWN_DIFFERENCES = 20  # of perhaps hundreds; where one tensor differs, most do
 
 
 @record
 class Outcome:
-    """Both runs, done."""
+    """Both runs, done and compared."""
 
     straight: Attempt
     attempts: tuple[Attempt, ...]
@@ -51,47 +48,141 @@ def clean(folder: Path) -> None:
             next_command="choose another folder with --out",
         )
     folder.mkdir(parents=True, exist_ok=True)
-    marker.touch()  # first, so that an interrupted demo can be cleaned up by the next one
+    marker.touch()  # first, so that the next demo can clean up what an interrupted one leaves
     for item in folder.iterdir():
-        if item == marker:
-            continue
         if item.is_dir() and not item.is_symlink():
             shutil.rmtree(item)
-        else:
+        elif item != marker:
             item.unlink()
     (folder / ".gitignore").write_text("*\n", encoding="utf-8")
 
 
 def train_both(out: Path, kills: Sequence[Kill], options: Sequence[str], *, steps: int, console: Console) -> Outcome:
-    """The straight run and the killed one, beside each other; then what they left, compared."""
-    roots, logs = (out / "straight", out / "killed"), out / "logs"
+    """The straight run and the killed one beside it; then the two are compared."""
+    logs = out / "logs"
     logs.mkdir()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    done: list[Attempt | TrainerFailed] = []
-    with Progress(*columns, console=console) as progress:
-        bars = [progress.add_task(name, total=steps) for name in ("never killed", f"killed {len(kills)} times")]
+    with (
+        Progress(*columns, console=console) as bars,
+        Trainer(out / "straight", log=logs / "straight.jsonl", options=options) as trainer,
+    ):
+        straight_bar = bars.add_task("never killed", total=steps)
+        killed_bar = bars.add_task("killed and resumed", total=steps)
 
-        def straight_run() -> None:
-            log = logs / "straight.jsonl"
-            try:
-                done.append(
-                    train_to_end(roots[0], log=log, options=options, progress=_Bar(progress, bars[0]).move)
-                )
-            except TrainerFailed as error:
-                done.append(error)
+        def moved(step: int) -> None:
+            bars.update(killed_bar, completed=step)
+            lines = trainer.look()
+            bars.update(straight_bar, completed=lines.last_step if lines else 0)
 
-        beside = threading.Thread(target=straight_run, name="straight", daemon=True)
-        beside.start()
-        attempts = train_through(
-            kills, roots[1], logs=logs, options=options, progress=_Bar(progress, bars[1]).move
-        )
-        beside.join(MINUTES_MAX * 60)
-    straight = done[0] if done else TrainerFailed(f"the straight run took more than {MINUTES_MAX:.0f} minutes")
-    if isinstance(straight, TrainerFailed):
-        raise straight
+        attempts = train_through(kills, out / "killed", logs=logs, options=options, progress=moved)
+        straight = finish(trainer, progress=lambda step: bars.update(straight_bar, completed=step))
     comparison = compare_runs(
-        last_checkpoint(roots[0], TASK),
-        last_checkpoint(roots[1], TASK),
+        last_checkpoint(out / "straight", TASK),
+        last_checkpoint(out / "killed", TASK),
         (straight.lines, [attempt.lines for attempt in attempts]),
     )
-    return Outcome(straight=straight, attempts=attempts, saved=checkpoints(roots[1], TASK), comparison=comparison)
+    saved = checkpoints(out / "killed", TASK)
+    return Outcome(straight=straight, attempts=attempts, saved=saved, comparison=comparison)
+
+
+def saves_table(saved: Sequence[Entry]) -> Table:
+    """What the killed run saved and why, from its manifests."""
+    table = Table("attempt", "step", "epoch", "why", "size", "loop stood still", title="Saved", title_justify="left")
+    for manifest in (entry.manifest for entry in saved):
+        blocked_ms = 1000 * float(manifest.decision["blocked_s"])
+        size = f"{manifest.size / 1e6:.1f} MB"
+        numbers = (str(manifest.attempt), str(manifest.step), str(manifest.epoch))
+        table.add_row(*numbers, manifest.reason, size, f"{blocked_ms:.1f} ms")
+    return table
+
+
+def kills_table(attempts: Sequence[Attempt]) -> Table:
+    """Each kill, and how the attempt after it came back."""
+    table = Table(
+        "kill -9", "fell in", "resumed from", "steps lost", "state back in", "first step after", title="Killed"
+    )
+    table.title_justify = "left"
+    for attempt, following in zip(attempts, attempts[1:], strict=False):
+        assert attempt.kill is not None
+        done, resumed = attempt.lines.last_step, following.lines.began_step
+        back = following.lines.resume_s
+        table.add_row(
+            f"{attempt.kill.fraction:.0%} into step {done + 1}",
+            f"the save of {attempt.torn}" if attempt.torn else "training",
+            f"step {resumed}" if resumed else "the beginning",
+            str(done - resumed),
+            f"{1000 * back:.0f} ms" if back is not None else "-",
+            f"{following.first_step_s:.1f} s" if following.first_step_s is not None else "-",
+        )
+    return table
+
+
+def report(outcome: Outcome, console: Console) -> None:
+    """The tables, what was compared, and the verdict in one line."""
+    console.print(saves_table(outcome.saved))
+    console.print(kills_table(outcome.attempts))
+    found = outcome.comparison
+    console.print(
+        f"Compared with the run that was never killed: {found.tensors} tensors (weights and optimizer), "
+        f"{found.values} other values (random generators, data position, schedule, counters) and "
+        f"{found.losses} losses, steps that were done twice included."
+    )
+    for difference in found.differences[:SHOWN_DIFFERENCES]:
+        console.print(f"  {difference}", markup=False)
+    if len(found.differences) > SHOWN_DIFFERENCES:
+        console.print(f"  … and {len(found.differences) - SHOWN_DIFFERENCES} more")
+    verdict, style = ("no", "bold red") if found.differences else ("yes", "bold green")
+    console.print(f"bit-identical: {verdict}", style=style, highlight=False)
+
+
+def draw_picture(file: Path, outcome: Outcome, console: Console) -> None:
+    """The picture, where matplotlib is installed."""
+    try:
+        from picture import draw
+    except ModuleNotFoundError as error:
+        if error.name is None or not error.name.startswith("matplotlib"):
+            raise
+        console.print("no picture: pip install 'mementum[plot]'", markup=False)
+        return
+    same = "bit for bit the same" if not outcome.comparison.differences else "not the same"
+    title = f"Killed {len(outcome.attempts) - 1} times, resumed: {same} as never killed"
+    draw(file, straight=outcome.straight.lines, attempts=outcome.attempts, saved=outcome.saved, title=title)
+    console.print(f"picture: {file}", highlight=False, soft_wrap=True)
+
+
+def demo(
+    kills: Annotated[int, typer.Option(min=1, help="How often the training is killed.")] = 4,
+    steps: Annotated[int, typer.Option(min=10, help="Steps of training.")] = 240,
+    every: Annotated[int, typer.Option(min=1, help="Save every so many steps.")] = 20,
+    seed: Annotated[int | None, typer.Option(min=0, help="Of all chance; drawn and printed if not given.")] = None,
+    text: Annotated[Path | None, typer.Option(exists=True, dir_okay=False, help="Train on this file.")] = None,
+    out: Annotated[Path, typer.Option(help="Where checkpoints, logs and the picture go.")] = Path("demo-run"),
+    trainer: Annotated[str, typer.Option(help="More options of demo/train.py, such as '--layers 2'.")] = "",
+) -> None:
+    """Kill a training run at random instants, let it resume, and compare it with a run that was never killed."""
+    console = Console()
+    began_s = time.monotonic()
+    drawn = secrets.randbits(SEED_BITS) if seed is None else seed
+    options = ["--steps", str(steps), "--every", str(every), "--seed", str(drawn), *trainer.split()]
+    if text is not None:
+        options += ["--text", str(text.resolve())]
+    try:
+        planned = draw_kills(drawn, kills=kills, steps=steps, every=every)
+        clean(out)
+        again = f"make demo ARGS='--seed {drawn} --kills {kills} --steps {steps} --every {every}'"
+        console.print(f"seed {drawn}; the same again: {again}", highlight=False, soft_wrap=True)
+        for kill in planned:
+            aim = " (aimed at the save there)" if kill.aimed else ""
+            console.print(f"  a kill is drawn for {kill.fraction:.0%} of a step after step {kill.step}{aim}")
+        outcome = train_both(out, planned, options, steps=steps, console=console)
+    except (MementumError, TrainerFailed, ValueError) as error:
+        console.print(f"the demo failed: {error}", style="red", markup=False, highlight=False)
+        sys.exit(2)
+    report(outcome, console)
+    draw_picture(out / "loss.png", outcome, console)
+    console.print(f"{time.monotonic() - began_s:.0f} s; checkpoints and logs are in {out}", highlight=False)
+    sys.exit(1 if outcome.comparison.differences else 0)
+
+
+if __name__ == "__main__":
+    typer.run(demo)

@@ -71,7 +71,9 @@ class Trainer:
     def __init__(self, root: Path, *, log: Path, options: Sequence[str]) -> None:
         self._log, self._errors = log, log.with_suffix(".err")
         self._began_s = time.monotonic()
-        self._last: tuple[int, float] | None = None
+        self._lines: Lines | None = None
+        self._size = 0
+        self._step_at_s = 0.0
         self.first_step_s: float | None = None
         self.step_s = STEP_S
         # Nothing is downloaded, and the library is told so: it does not even ask.
@@ -96,57 +98,28 @@ class Trainer:
 
     def look(self) -> Lines | None:
         """What the log says now."""
-        lines = read_log(self._log)
-        now_s = time.monotonic() - self._began_s
+        size = self._log.stat().st_size if self._log.exists() else 0
+        if size > self._size:  # read again only when it has grown: looking must not slow the training down
+            self._size = size
+            self._take(read_log(self._log))
+        if self.first_step_s is None and time.monotonic() - self._began_s > START_S_MAX:
+            raise TrainerFailed(f"no step within {START_S_MAX:.0f} s\n{self.words()}")
+        return self._lines
+
+    def _take(self, lines: Lines | None) -> None:
+        before, self._lines = self._lines, lines
         if lines is None or not lines.losses:
-            if now_s > START_S_MAX:
-                raise TrainerFailed(f"no step within {START_S_MAX:.0f} s\n{self.words()}")
-            return lines
-        if self._last is None:
+            return
+        now_s = time.monotonic() - self._began_s
+        if self.first_step_s is None:
             self.first_step_s = now_s
-        elif lines.last_step > self._last[0]:
-            self.step_s = (now_s - self._last[1]) / (lines.last_step - self._last[0])
-        if self._last is None or lines.last_step > self._last[0]:
-            self._last = (lines.last_step, now_s)
-        return lines
+        elif before is not None and lines.last_step > before.last_step:
+            self.step_s = (now_s - self._step_at_s) / (lines.last_step - before.last_step)
+        self._step_at_s = now_s
 
     def words(self) -> str:
         """What the child wrote last."""
         return "\n".join(self._errors.read_text(errors="replace").splitlines()[-SHOWN_LINES:])
-
-
-def train_until(kill: Kill, root: Path, *, log: Path, options: Sequence[str], progress: Progress) -> Attempt:
-    """Start the trainer, and kill it at the given instant. TrainerFailed if it ends by itself before."""
-    with Trainer(root, log=log, options=options) as trainer:
-        while True:
-            lines = trainer.look()
-            progress(lines.last_step if lines else 0)
-            if trainer.process.poll() is not None:
-                raise TrainerFailed(f"the trainer ended before it was killed at step {kill.step}\n{trainer.words()}")
-            if lines is not None and lines.losses and lines.last_step >= kill.step:
-                break
-            time.sleep(POLL_S)
-        time.sleep(kill.fraction * trainer.step_s)
-        trainer.kill()
-        if trainer.process.returncode != -signal.SIGKILL:
-            raise TrainerFailed(f"the trainer ended before it was killed at step {kill.step}\n{trainer.words()}")
-        lines = trainer.look()
-        assert lines is not None
-        return Attempt(lines=lines, first_step_s=trainer.first_step_s, kill=kill, torn=torn_checkpoint(root))
-
-
-def train_to_end(root: Path, *, log: Path, options: Sequence[str], progress: Progress) -> Attempt:
-    """Start the trainer, and let it finish. TrainerFailed if it fails."""
-    with Trainer(root, log=log, options=options) as trainer:
-        while trainer.process.poll() is None:
-            lines = trainer.look()
-            progress(lines.last_step if lines else 0)
-            time.sleep(POLL_S)
-        lines = trainer.look()
-        if trainer.process.returncode != 0 or lines is None:
-            raise TrainerFailed(f"the trainer ended with status {trainer.process.returncode}\n{trainer.words()}")
-        progress(lines.last_step)
-        return Attempt(lines=lines, first_step_s=trainer.first_step_s)
 
 
 def train_through(
@@ -155,10 +128,38 @@ def train_through(
     """Kill and start again until no kill is left, then let the trainer finish."""
     attempts = []
     for number, kill in enumerate(kills, start=1):
-        log = logs / f"attempt-{number}.jsonl"
-        attempts.append(train_until(kill, root, log=log, options=options, progress=progress))
-    log = logs / f"attempt-{len(kills) + 1}.jsonl"
-    return (*attempts, train_to_end(root, log=log, options=options, progress=progress))
+        with Trainer(root, log=logs / f"attempt-{number}.jsonl", options=options) as trainer:
+            attempts.append(end_by(kill, trainer, root, progress=progress))
+    with Trainer(root, log=logs / f"attempt-{len(kills) + 1}.jsonl", options=options) as trainer:
+        return (*attempts, finish(trainer, progress=progress))
+
+
+def end_by(kill: Kill, trainer: Trainer, root: Path, *, progress: Progress) -> Attempt:
+    """Kill the trainer at the given instant. TrainerFailed if it ends by itself before."""
+    while (lines := trainer.look()) is None or not lines.losses or lines.last_step < kill.step:
+        progress(lines.last_step if lines else 0)
+        if trainer.process.poll() is not None:
+            break
+        time.sleep(POLL_S)
+    time.sleep(kill.fraction * trainer.step_s)
+    trainer.kill()
+    lines = trainer.look()
+    if trainer.process.returncode != -signal.SIGKILL or lines is None:
+        raise TrainerFailed(f"the trainer ended before it was killed at step {kill.step}\n{trainer.words()}")
+    return Attempt(lines=lines, first_step_s=trainer.first_step_s, kill=kill, torn=torn_checkpoint(root))
+
+
+def finish(trainer: Trainer, *, progress: Progress) -> Attempt:
+    """Let the trainer come to its end. TrainerFailed if it fails."""
+    while trainer.process.poll() is None:
+        lines = trainer.look()
+        progress(lines.last_step if lines else 0)
+        time.sleep(POLL_S)
+    lines = trainer.look()
+    if trainer.process.returncode != 0 or lines is None:
+        raise TrainerFailed(f"the trainer ended with status {trainer.process.returncode}\n{trainer.words()}")
+    progress(lines.last_step)
+    return Attempt(lines=lines, first_step_s=trainer.first_step_s)
 
 
 def torn_checkpoint(root: Path) -> str | None:

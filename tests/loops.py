@@ -132,7 +132,9 @@ def fingerprint(made: Parts) -> dict[str, bytes]:
         else:
             leaves = [(name, thing)]
         for path, leaf in leaves:
-            found[path] = tree.as_bytes(leaf).numpy().tobytes() if isinstance(leaf, torch.Tensor) else repr(leaf).encode()
+            found[path] = (
+                tree.as_bytes(leaf).numpy().tobytes() if isinstance(leaf, torch.Tensor) else repr(leaf).encode()
+            )
     for path, leaf in tree.leaves(rng.read(), "rng"):
         found[path] = leaf if isinstance(leaf, bytes) else repr(leaf).encode()
     return found

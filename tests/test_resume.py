@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from loops import Outcome, Parts, assert_same, dataset, parts, step_once, train
 from torch.utils.data import DataLoader
 
 import mementum
+from loops import Outcome, Parts, assert_same, dataset, parts, step_once, train
 from mementum.data import ElasticSampler
 from mementum.errors import NothingToResume, StateMismatch, UsageError
 
@@ -182,7 +182,10 @@ def test_misuse_of_the_loop_is_refused(tmp_path: Path) -> None:
             run.steps(made.loader, 3, accumulate=0)
     with pytest.raises(UsageError, match="is closed"):
         run.record()
-    with mementum.open_run(tmp_path, task="empty", model=made.model) as run, pytest.raises(UsageError, match="no batches"):
+    with (
+        mementum.open_run(tmp_path, task="empty", model=made.model) as run,
+        pytest.raises(UsageError, match="no batches"),
+    ):
         list(run.steps([], 3))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable
 from typing import Literal
@@ -106,7 +107,8 @@ class Emitter:
             try:
                 listener(event)
             except Exception:  # a listener is the user's code at our thread's border: it must not stop a save
-                self._listeners.remove(listener)
+                with contextlib.suppress(ValueError):  # it raised on another thread too, or inside of itself
+                    self._listeners.remove(listener)
                 logger.exception("a listener raised on %r and is not called again", event)
 
 

@@ -16,7 +16,7 @@ from blake3 import blake3
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-import mementum
+from mementum import open_run
 from mementum.data import ElasticSampler, Keyed
 from mementum.events import Committed, Event, Failed, PassedOver, PhaseBegan, PhaseEnded, Removed, SaveSkipped
 
@@ -150,7 +150,7 @@ def train(root: str, wire: Wire) -> None:
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     pupil = Pupil()
-    with mementum.open_run(
+    with open_run(
         root,
         task=TASK,
         model=pupil.models,

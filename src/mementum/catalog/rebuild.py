@@ -11,7 +11,7 @@ from mementum.format import manifest as manifests
 from mementum.records import Damage
 from mementum.storage.store import Store
 
-MANIFEST = re.compile(r"(step_\d{10}(?:-\d+)?)/meta\.json")
+MANIFEST = re.compile(r"(step_\d{10,}(?:-\d+)?)/meta\.json")
 
 
 def refresh(catalog: Catalog, home: str, store: Store) -> tuple[Damage, ...]:

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import StaticPool
 
-from mementum.errors import StoreError
+from mementum.errors import StoreError, UnknownFormat
 from mementum.format import manifest as manifests
 from mementum.format import typed_json
 from mementum.records import Entry, Fact, Manifest
@@ -137,8 +137,9 @@ class SqlCatalog:
                 .where(facts_table.c.home == home)
                 .order_by(facts_table.c.time, facts_table.c.source, facts_table.c.number)
             ).all()
-        found = [_entry(row.folder, manifests.parse(row.manifest.encode()), facts) for row in rows]
-        return sorted(found, key=lambda entry: entry.order)
+        found = [(row.folder, _manifest(row.manifest)) for row in rows]
+        entries = [_entry(folder, manifest, facts) for folder, manifest in found if manifest is not None]
+        return sorted(entries, key=lambda entry: entry.order)
 
     def close(self) -> None:
         self._engine.dispose()
@@ -161,6 +162,14 @@ class SqlCatalog:
 
 def _forget(connection: sa.Connection, home: str, folder: str) -> None:
     connection.execute(sa.delete(checkpoints).where(checkpoints.c.home == home, checkpoints.c.folder == folder))
+
+
+def _manifest(text: str) -> Manifest | None:
+    """None for what cannot be read: it is as if it were not here, so that a refresh reads the file itself again."""
+    try:
+        return manifests.parse(text.encode())
+    except UnknownFormat:
+        return None
 
 
 def _entry(folder: str, manifest: Manifest, facts: Sequence[Any]) -> Entry:
@@ -188,7 +197,8 @@ def open_sqlite(path: Path | None) -> SqlCatalog:
         return SqlCatalog(
             sa.create_engine("sqlite://", poolclass=StaticPool, connect_args={"check_same_thread": False})
         )
-    engine = sa.create_engine(f"sqlite:///{path}", connect_args={"timeout": BUSY_TIMEOUT_S, "check_same_thread": False})
+    url = sa.URL.create("sqlite", database=str(path))  # not as text, in which a `?` of the path would end it
+    engine = sa.create_engine(url, connect_args={"timeout": BUSY_TIMEOUT_S, "check_same_thread": False})
 
     @sa.event.listens_for(engine, "connect")
     def _configure(connection: Any, _: Any) -> None:

@@ -99,7 +99,9 @@ def read(
     skeletons: dict[str, dict[str, object]] = {}
     tensors: dict[str, dict[str, torch.Tensor]] = {}
     for component in components:
-        skeleton, held = split(component.read(), component=component.name)
+        skeleton, held = split(
+            component.read(), component=component.name, named_by="state" if component.weights else ""
+        )
         skeletons[component.name] = {"kind": component.kind, "state": skeleton}
         tensors[component.name] = held
     return skeletons, tensors

@@ -36,7 +36,12 @@ def code() -> dict[str, object]:
 def _git(folder: Path, *arguments: str) -> str | None:
     try:
         done = subprocess.run(
-            ("git", "-C", str(folder), *arguments), capture_output=True, text=True, timeout=GIT_TIMEOUT_S, check=False
+            ("git", "-C", str(folder), *arguments),
+            capture_output=True,
+            text=True,
+            errors="replace",  # a status lists names of files, which may be any bytes
+            timeout=GIT_TIMEOUT_S,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
         return None

@@ -10,7 +10,7 @@ from mementum.storage.store import Store
 
 # What we write into a checkpoint's folder. Anything else there is somebody's, and is never touched.
 OURS = re.compile(r"(.+\.safetensors|.+\.blocks|index-\d+\.json|context-\d+\.json)")
-FOLDER = re.compile(r"step_\d{10}(-\d+)?")
+FOLDER = re.compile(r"step_\d{10,}(-\d+)?")
 
 
 def remove(manifest: Manifest, store: Store, folder: str) -> None:

@@ -55,6 +55,7 @@ class Worker:
         """Take back the save that waits, so that its memory is free; False if none waits."""
         with self._changed:
             replaced, self._waiting = self._waiting, None
+            self._changed.notify_all()
         if replaced is None:
             return False
         replaced.cancel()

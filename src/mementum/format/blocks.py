@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import xxhash
 
-from mementum.errors import UnknownFormat
+from mementum.errors import UnknownFormat, UsageError
 from mementum.format.codec import for_width, parse
 from mementum.records import Block, Buffer, record
 
@@ -66,7 +66,11 @@ def decode(block: Block, stored: Buffer) -> Buffer:
     """The raw bytes of a block whose stored bytes were found whole. UnknownFormat if they cannot be proved."""
     if block.codec == "raw":
         return stored
-    raw = parse(block.codec).decode(stored, block.raw_size)
+    try:
+        codec = parse(block.codec)
+    except UsageError as cause:  # the spec is the file's, not the caller's: a codec of a plugin that is not here
+        raise UnknownFormat(f"the block at {block.offset} cannot be decoded: {cause.message}") from cause
+    raw = codec.decode(stored, block.raw_size)
     if digest(raw) != block.raw_digest:
         raise UnknownFormat(f"the block at {block.offset} decodes ({block.codec}) to other bytes than were written")
     return raw

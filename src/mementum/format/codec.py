@@ -127,7 +127,8 @@ def check(spec: str) -> str:
     """`spec` itself if it can be used; warns, with a cost measured here, where a level is needlessly high."""
     parse(for_width(spec, 4))
     for word in spec.split("+"):
-        level = int(word.partition(":")[2] or CHEAP_LEVEL) if word.startswith("zstd") else 0
+        name, _, parameter = word.partition(":")
+        level = int(parameter or CHEAP_LEVEL) if name == "zstd" else 0
         if level > CHEAP_LEVEL:
             ratio = _seconds(level) / _seconds(CHEAP_LEVEL)
             warnings.warn(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeGuard
 
 from mementum.errors import UnknownFormat
 
@@ -27,7 +27,7 @@ class Fields:
 
     def text(self, name: str) -> str:
         value = self.data.get(name)
-        return value if isinstance(value, str) else self.wrong(name, "a string")
+        return value if _is_text(value) else self.wrong(name, "a string of valid Unicode")
 
     def text_or_none(self, name: str) -> str | None:
         return None if self.data.get(name) is None else self.text(name)
@@ -52,9 +52,14 @@ class Fields:
 
     def texts(self, name: str) -> tuple[str, ...]:
         values = self.items(name)
-        if not all(isinstance(value, str) for value in values):
-            self.wrong(name, "a list of strings")
+        if not all(_is_text(value) for value in values):
+            self.wrong(name, "a list of strings of valid Unicode")
         return tuple(values)
+
+
+def _is_text(value: object) -> TypeGuard[str]:
+    """Half a surrogate pair, which JSON can escape, is no text: it could be neither written nor be part of a key."""
+    return isinstance(value, str) and not any("\ud800" <= letter <= "\udfff" for letter in value)
 
 
 def read_object(data: bytes | memoryview, what: str) -> Fields:

@@ -57,6 +57,8 @@ def parse(data: bytes | memoryview, what: str = "index") -> Index:
     stream."""
     fields = read_object(data, what)
     files = tuple(_parse_file(item) for item in fields.objects("files"))
+    if len({file.name for file in files}) != len(files):
+        raise UnknownFormat(f"{what}.files names a file twice")
     raw_sizes = {file.name: sum(block.raw_size for block in file.blocks) for file in files}
     tensors: list[StoredTensor] = []
     for item in fields.objects("tensors"):
@@ -103,5 +105,7 @@ def _parse_block(row: object, path: str) -> Block:
             min(offset, size, raw_size) >= 0 and all(isinstance(more, str) for more in rest) and len(rest) <= 1
         ):
             raw_digest = str(rest[0]) if rest else digest
+            if codec == "raw" and size != raw_size:
+                raise UnknownFormat(f"{path} is raw, and its two sizes differ")
             return Block(offset=offset, size=size, raw_size=raw_size, codec=codec, digest=digest, raw_digest=raw_digest)
     raise UnknownFormat(f"{path} is not a block")

@@ -47,7 +47,7 @@ class OptimizerState:
             for number, (name, _) in zip(packed_group["params"], named, strict=True):
                 name_of[number] = name
             hyper = {key: value for key, value in packed_group.items() if key not in DERIVED}
-            groups.append({**hyper, "params": [name for name, _ in named]})
+            groups.append({**hyper, "params": sorted(name for name, _ in named)})  # a group is a set of names
         state, other = {}, {}
         for key, value in packed["state"].items():
             if key in name_of:

@@ -14,9 +14,11 @@ from mementum.format.typed_json import TensorRef
 DEPTH_MAX = 100  # no state of a real optimizer nests so deep; a cycle would never end
 
 
-def split(tree: object, *, component: str) -> tuple[object, dict[str, torch.Tensor]]:
+def split(tree: object, *, component: str, named_by: str = "") -> tuple[object, dict[str, torch.Tensor]]:
     """The tree with every tensor replaced by a TensorRef, and the tensors by name.
 
+    A tensor is called after its path. Those right under the key `named_by` are called by their own keys alone: a
+    model's file has the names of its state dict, as every reader of safetensors expects.
     A tensor that occurs twice (tied weights) is taken out once. Tensors are the live ones, detached: nothing is
     copied here. UnsupportedState names a tensor that has no bytes of its own kind.
     """
@@ -44,6 +46,8 @@ def split(tree: object, *, component: str) -> tuple[object, dict[str, torch.Tens
         if identity in seen:
             return seen[identity]
         name = "/".join(parts)
+        if len(parts) == 2 and parts[0] == named_by:
+            name = parts[1].replace("~1", "/").replace("~0", "~")
         while name in tensors:  # the keys 1 and "1" of one dict
             name += "~"
         tensors[name] = tensor

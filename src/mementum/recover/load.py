@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from mementum.format import context, index
 from mementum.records import Block, Buffer, Damage, DataFile, Manifest, StoredTensor, record
-from mementum.recover.verify import CONTEXT, INDEX, read_blocks, verify
+from mementum.recover.verify import Proved, examine, read_blocks
 from mementum.storage.store import Store
 
 
@@ -27,20 +26,16 @@ def load(store: Store, folder: str, manifest: Manifest) -> Loaded | tuple[Damage
     """Read all of a checkpoint, or the damage that was found. Nothing live is touched.
 
     The tensors are views into one array a file: whoever keeps one clones it."""
-    damage = verify(store, folder, manifest, deep=False)
-    if damage:
-        return damage
-    names = [file.name for file in manifest.files]
-    index_name = next(name for name in names if INDEX.fullmatch(name))
-    context_name = next(name for name in names if CONTEXT.fullmatch(name))
-    proof = index.parse(store.get(f"{folder}/{index_name}"), index_name)
+    proved = examine(store, folder, manifest)
+    if not isinstance(proved, Proved):
+        return proved
     found: list[Damage] = []
     raw: dict[str, np.ndarray[Any, np.dtype[np.uint8]]] = {}
-    for file in proof.files:
+    for file in proved.index.files:
         raw[file.name], wrong = _read(store, f"{folder}/{file.name}", file)
         found += wrong
     tensors: dict[str, dict[str, torch.Tensor]] = {}
-    for stored in () if found else proof.tensors:
+    for stored in () if found else proved.index.tensors:
         tensor = _tensor(stored, raw[stored.file])
         if isinstance(tensor, Damage):
             found.append(tensor)
@@ -48,8 +43,7 @@ def load(store: Store, folder: str, manifest: Manifest) -> Loaded | tuple[Damage
             tensors.setdefault(stored.component, {})[stored.name] = tensor
     if found:
         return tuple(found)
-    read = context.parse(store.get(f"{folder}/{context_name}"), context_name)
-    return Loaded(manifest=manifest, context=read, tensors=tensors)
+    return Loaded(manifest=manifest, context=proved.context, tensors=tensors)
 
 
 def _read(store: Store, key: str, file: DataFile) -> tuple[np.ndarray[Any, np.dtype[np.uint8]], list[Damage]]:
@@ -65,7 +59,7 @@ def _read(store: Store, key: str, file: DataFile) -> tuple[np.ndarray[Any, np.dt
 
 
 def _tensor(stored: StoredTensor, raw: np.ndarray[Any, np.dtype[np.uint8]]) -> torch.Tensor | Damage:
-    dtype = getattr(torch, stored.dtype, None)
+    dtype = vars(torch).get(stored.dtype)  # not getattr: torch imports modules when it is asked for their names
     if not isinstance(dtype, torch.dtype):
         return Damage(key=stored.file, what=f"{stored.name} has dtype {stored.dtype!r}, which this torch does not know")
     elements = 1

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from mementum.errors import MementumError, StoreError, UnknownFormat
+from mementum.errors import MementumError, UnknownFormat
 from mementum.format import blocks, context, index
 from mementum.format import manifest as manifests
-from mementum.records import Block, Buffer, Damage, DataFile, Index, Manifest
+from mementum.records import Block, Buffer, Damage, DataFile, Index, Manifest, StoredFile, record
 from mementum.storage.store import Store
 
 INDEX = re.compile(r"index-\d{5}\.json")
@@ -16,19 +17,46 @@ CONTEXT = re.compile(r"context-\d{5}\.json")
 Take = Callable[[Block, Buffer], None]
 
 
+@record
+class Proved:
+    """What the small files of a checkpoint say, once every one of them is proved."""
+
+    index: Index
+    context: Mapping[str, Any]
+
+
 def verify(store: Store, folder: str, manifest: Manifest, *, deep: bool) -> tuple[Damage, ...]:
     """What is wrong with a checkpoint. Shallow: every file is there in its size, index and context are proved.
     Deep: every byte is read, compared with its digest, and decoded."""
-    damage = list(_sizes(store, folder, manifest))
-    damage += _small(store, folder, manifest)
+    proved = examine(store, folder, manifest)
+    if not isinstance(proved, Proved):
+        return proved
+    files = proved.index.files if deep else ()
+    return tuple(damage for file in files for damage in read_blocks(store, f"{folder}/{file.name}", file, _ignore))
+
+
+def examine(store: Store, folder: str, manifest: Manifest) -> Proved | tuple[Damage, ...]:
+    """The shallow verification, with what it has read."""
+    damage = _sizes(store, folder, manifest)
+    indexes: list[Index] = []
+    contexts: list[Mapping[str, Any]] = []
+    for file in manifest.files:
+        key = f"{folder}/{file.name}"
+        try:
+            if file.digest is not None:
+                _prove(file, store.get(key), indexes, contexts)
+            elif INDEX.fullmatch(file.name) or CONTEXT.fullmatch(file.name):
+                damage.append(Damage(key=key, what="the manifest has no digest of it"))
+        except MementumError as error:
+            damage.append(Damage(key=key, what=error.message))
+        except OSError as error:
+            damage.append(Damage(key=key, what=f"it cannot be read: {error.strerror or error}"))
+    for pattern, what in ((INDEX, "index"), (CONTEXT, "context")):
+        if not any(pattern.fullmatch(file.name) for file in manifest.files):
+            damage.append(Damage(key=f"{folder}/{manifests.NAME}", what=f"the manifest names no {what}"))
     if not damage:
-        index_file = next(file for file in manifest.files if INDEX.fullmatch(file.name))
-        proof = index.parse(store.get(f"{folder}/{index_file.name}"), index_file.name)
-        damage += _agreement(folder, manifest, proof)
-        if deep:
-            for file in proof.files:
-                damage += read_blocks(store, f"{folder}/{file.name}", file, _ignore)
-    return tuple(damage)
+        damage += _agreement(folder, manifest, indexes[0])
+    return tuple(damage) if damage else Proved(index=indexes[0], context=contexts[0])
 
 
 def read_manifest(store: Store, folder: str) -> Manifest | Damage:
@@ -48,7 +76,7 @@ def read_blocks(store: Store, key: str, file: DataFile, take: Take) -> list[Dama
             wrong = blocks.damage(block, stored)
             if wrong is None:
                 take(block, blocks.decode(block, stored))
-        except (StoreError, UnknownFormat) as error:
+        except MementumError as error:
             wrong = error.message
         except OSError as error:
             wrong = f"it cannot be read: {error.strerror or error}"
@@ -63,8 +91,8 @@ def _ignore(block: Block, raw: Buffer) -> None:
 
 def _sizes(store: Store, folder: str, manifest: Manifest) -> list[Damage]:
     try:
-        found = {stat.key.rpartition("/")[2]: stat.size for stat in store.list(f"{folder}/")}
-    except (OSError, StoreError) as error:
+        found = {stat.key.removeprefix(f"{folder}/"): stat.size for stat in store.list(f"{folder}/")}
+    except (OSError, MementumError) as error:
         return [Damage(key=folder, what=f"it cannot be listed: {error}")]
     damage: list[Damage] = []
     for file in manifest.files:
@@ -76,28 +104,14 @@ def _sizes(store: Store, folder: str, manifest: Manifest) -> list[Damage]:
     return damage
 
 
-def _small(store: Store, folder: str, manifest: Manifest) -> list[Damage]:
-    damage: list[Damage] = []
-    for pattern, what in ((INDEX, "index"), (CONTEXT, "context")):
-        if not any(pattern.fullmatch(file.name) for file in manifest.files):
-            damage.append(Damage(key=f"{folder}/{manifests.NAME}", what=f"the manifest names no {what}"))
-    for file in manifest.files:
-        if file.digest is None:
-            continue
-        key = f"{folder}/{file.name}"
-        try:
-            data = store.get(key)
-            if manifests.digest(data) != file.digest:
-                damage.append(Damage(key=key, what="it does not match its digest"))
-            elif INDEX.fullmatch(file.name):
-                index.parse(data, file.name)
-            elif CONTEXT.fullmatch(file.name):
-                context.parse(data, file.name)
-        except (StoreError, UnknownFormat) as error:
-            damage.append(Damage(key=key, what=error.message))
-        except OSError as error:
-            damage.append(Damage(key=key, what=f"it cannot be read: {error.strerror or error}"))
-    return damage
+def _prove(file: StoredFile, data: memoryview, indexes: list[Index], contexts: list[Mapping[str, Any]]) -> None:
+    """Compare a small file with its digest and read it. UnknownFormat if it is not what was written."""
+    if manifests.digest(data) != file.digest:
+        raise UnknownFormat("it does not match its digest")
+    if INDEX.fullmatch(file.name):
+        indexes.append(index.parse(data, file.name))
+    elif CONTEXT.fullmatch(file.name):
+        contexts.append(context.parse(data, file.name))
 
 
 def _agreement(folder: str, manifest: Manifest, proof: Index) -> list[Damage]:

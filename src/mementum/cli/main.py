@@ -1,0 +1,108 @@
+"""The command line: its commands, their words and their help. Each command's work stands in a file of its own."""
+
+from __future__ import annotations
+
+import io
+import sys
+from typing import Annotated
+
+import typer
+
+from mementum.cli.failing import told
+
+# Help without rich, and plain tracebacks for our own mistakes: importing rich for either doubles the time to start.
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    help="Look at the checkpoints of training runs, and prove them.",
+    epilog="Exit codes: 0 well, 1 error, 2 wrong words, 3 damage found, 4 no such checkpoint.",
+)
+
+Root = Annotated[str, typer.Argument(metavar="ROOT", help="The folder that was given to open_run.")]
+One = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[ADDRESS]",
+        help="TASK, TASK@SEL or @SEL; SEL is latest, exact, clean, best[:METRIC], a step, or the beginning of an id. "
+        "Without it: the latest of the only task.",
+    ),
+]
+Several = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[ADDRESS]",
+        help="TASK@SEL or @SEL for one checkpoint, TASK for all of a task. Without it: all of the root.",
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs; an error is an object too.")]
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        print(f"mementum {version('mementum')}")
+        raise typer.Exit
+
+
+@app.callback()
+def about(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    """Look at the checkpoints of training runs, and prove them."""
+
+
+@app.command()
+def ls(
+    root: Root,
+    task: Annotated[str | None, typer.Option("--task", metavar="TASK", help="List this task only.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the checkpoints of a root, the newest first."""
+    with told(as_json):
+        from mementum.cli.listing import ls as work
+
+        code = work(root, task=task, as_json=as_json)
+    raise typer.Exit(code)
+
+
+@app.command()
+def show(root: Root, address: One = None, as_json: AsJson = False) -> None:
+    """Show one checkpoint: why it was made, what it holds, what is known of it."""
+    with told(as_json):
+        from mementum.cli.showing import show as work
+
+        code = work(root, address, as_json=as_json)
+    raise typer.Exit(code)
+
+
+@app.command()
+def verify(
+    root: Root,
+    address: Several = None,
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Read every byte and compare it with its digest, not only sizes and indexes.")
+    ] = False,
+    as_json: AsJson = False,
+    no_record: Annotated[
+        bool, typer.Option("--no-record", help="Do not write what was found beside the checkpoints.")
+    ] = False,
+) -> None:
+    """Look for damage in checkpoints, and record what was found."""
+    with told(as_json):
+        from mementum.cli.proving import verify as work
+
+        code = work(root, address, deep=deep, as_json=as_json, keep=not no_record)
+    raise typer.Exit(code)
+
+
+def main() -> None:
+    """Run the command that stands in `sys.argv`. Names that the terminal's encoding lacks are shown escaped."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    app(prog_name="mementum")

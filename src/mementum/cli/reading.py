@@ -1,0 +1,164 @@
+"""Reading: from a root's path to its tasks and checkpoints, without a trace in folders that are not ours."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from mementum.catalog.address import Address, parse, select
+from mementum.catalog.catalog import Catalog
+from mementum.catalog.rebuild import refresh
+from mementum.catalog.sql import open_sqlite
+from mementum.catalog.tasks import TaskHome, tasks
+from mementum.errors import CheckpointDamaged, MementumError, NoSuchAddress, UsageError
+from mementum.format import manifest as manifests
+from mementum.opening import open_catalog
+from mementum.records import Damage, Entry, record
+from mementum.recover.verify import read_manifest
+from mementum.storage.disk import PosixDisk
+from mementum.storage.local import LocalStore
+from mementum.storage.store import Store
+
+
+@record
+class Held:
+    """A checkpoint and its task's folder. `unreadable` says what is wrong with the manifest that lies there now."""
+
+    task: str
+    home: str
+    entry: Entry
+    unreadable: Damage | None = None
+
+    @property
+    def id(self) -> str:
+        return self.entry.manifest.id
+
+    @property
+    def place(self) -> str:
+        """Its folder, relative to the root."""
+        return f"{self.home}/{self.entry.folder}"
+
+
+@record
+class Contents:
+    """What lies in a root. Keys of `nameless` (manifests that cannot be read) are relative to the root."""
+
+    root: Path
+    homes: tuple[TaskHome, ...]
+    held: tuple[Held, ...]
+    nameless: tuple[Damage, ...]
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        return tuple(home.task for home in self.homes)
+
+    @property
+    def unreadable(self) -> tuple[Damage, ...]:
+        """All manifests that cannot be read, those that were known before included."""
+        return (*self.nameless, *(held.unreadable for held in self.held if held.unreadable is not None))
+
+    def of(self, task: str) -> Contents:
+        """The same with one task only. NoSuchAddress names the others."""
+        homes = tuple(home for home in self.homes if home.task == task)
+        if not homes:
+            known = ", ".join(repr(name) for name in sorted(set(self.tasks)))
+            raise NoSuchAddress(f"there is no task {task!r}; there are: {known}", next_command="mementum ls ROOT")
+        inside = tuple(f"{home.home}/" for home in homes)
+        return Contents(
+            root=self.root,
+            homes=homes,
+            held=tuple(held for held in self.held if held.task == task),
+            nameless=tuple(damage for damage in self.nameless if damage.key.startswith(inside)),
+        )
+
+
+def look(root: str) -> Contents:
+    """All that is in a root. UsageError if it is no folder; NoSuchAddress, and nothing written, if it has no tasks."""
+    if "://" in root:
+        raise UsageError(f"{root}: only local folders can be roots so far", next_command="give a folder's path")
+    if not os.path.isdir(root):
+        raise UsageError(f"there is no folder {root!r}", next_command="give the folder that open_run was given")
+    folder = Path(root).resolve()
+    disk = PosixDisk()
+    homes = tuple(tasks(disk, str(folder)))
+    if not homes:
+        raise NoSuchAddress(
+            f"{folder} holds no tasks of mementum", next_command="give the folder that open_run was given"
+        )
+    try:
+        return _read(folder, homes, disk, open_catalog(folder, emit=lambda event: None))
+    except MementumError:
+        # The catalog's file is damaged or not ours to write. It is only a cache, so what lies in the root is read anew.
+        return _read(folder, homes, disk, open_sqlite(None))
+
+
+def _read(root: Path, homes: tuple[TaskHome, ...], disk: PosixDisk, catalog: Catalog) -> Contents:
+    held: list[Held] = []
+    nameless: list[Damage] = []
+    try:
+        for home in homes:
+            store = LocalStore(disk, f"{root}/{home.home}")
+            damage = refresh(catalog, home.home, store)
+            nameless += (_under(home.home, found) for found in damage)
+            held += _checked(catalog, home, store)
+    finally:
+        catalog.close()
+    return Contents(root=root, homes=homes, held=tuple(held), nameless=tuple(nameless))
+
+
+def _checked(catalog: Catalog, home: TaskHome, store: Store) -> Iterator[Held]:
+    """The catalog's entries, each compared with the manifest that lies there now: the file decides."""
+    for entry in catalog.entries(home.home):
+        damage = manifest_damage(store, entry)
+        if damage is None:
+            yield Held(task=home.task, home=home.home, entry=entry)
+        elif exists(store, entry):
+            damaged = replace(entry, damaged=f"{damage.key}: {damage.what}")
+            yield Held(task=home.task, home=home.home, entry=damaged, unreadable=_under(home.home, damage))
+
+
+def manifest_damage(store: Store, entry: Entry) -> Damage | None:
+    """What is wrong with the manifest that lies there now, be it that it is another checkpoint's."""
+    manifest = read_manifest(store, entry.folder)
+    if isinstance(manifest, Damage):
+        return manifest
+    if manifest.id != entry.manifest.id:
+        return Damage(key=f"{entry.folder}/{manifests.NAME}", what=f"it is that of checkpoint {manifest.id}")
+    return None
+
+
+def exists(store: Store, entry: Entry) -> bool:
+    """Whether the checkpoint's manifest is there. A training that is under way removes what it no longer keeps."""
+    key = f"{entry.folder}/{manifests.NAME}"
+    return any(stat.key == key for stat in store.list(key))
+
+
+def _under(home: str, damage: Damage) -> Damage:
+    return Damage(key=f"{home}/{damage.key}", what=damage.what)
+
+
+def address_in(contents: Contents, text: str | None) -> Address:
+    return Address() if text is None else parse(text, tasks=contents.tasks)
+
+
+def find(contents: Contents, address: Address) -> Held:
+    """The checkpoint that an address means."""
+    if address.task is not None:
+        contents = contents.of(address.task)
+    # By the name of the folder's task: a checkpoint that was copied to another task is found where it lies.
+    entry = select([_filed(held) for held in contents.held], address)
+    return next(held for held in contents.held if held.entry.folder == entry.folder and held.id == entry.manifest.id)
+
+
+def _filed(held: Held) -> Entry:
+    return replace(held.entry, manifest=replace(held.entry.manifest, task=held.task))
+
+
+def require_readable(held: Held) -> None:
+    if held.unreadable is not None:
+        damage = held.unreadable
+        raise CheckpointDamaged(
+            held.id, [(damage.key, damage.what)], kept="its other files", next_command="mementum verify ROOT --deep"
+        )

@@ -1,0 +1,130 @@
+"""What must hold of a task's folder on any disk that could be found after a fault."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+
+from crash_saves import FOLDER, HOME, JOURNAL, Process, number_of, snapshot_of
+
+from mementum.catalog import facts
+from mementum.catalog.catalog import Catalog
+from mementum.catalog.rebuild import refresh
+from mementum.errors import KeyMissing, MementumError
+from mementum.format import index
+from mementum.format import manifest as manifests
+from mementum.records import Block, Buffer, Damage, Entry
+from mementum.recover.verify import read_blocks, read_manifest, verify
+from mementum.storage.disk import Disk
+from mementum.storage.local import LocalStore
+from mementum.storage.store import Store
+
+AFTERWARDS = 900  # the number and the step of the save that must succeed once the faults have stopped
+
+_rounds = itertools.count()
+
+
+def numbers(told: Iterable[str], what: str) -> set[int]:
+    """The numbers of the words `what 3`."""
+    return {int(number) for word, _, number in (each.partition(" ") for each in told) if word == what}
+
+
+def broken(disk: Disk, told: frozenset[str], *, catalog: Catalog, home: str = HOME) -> str | None:
+    """The first promise that does not hold, or None. Nothing on the disk is changed.
+
+    `home` is brought up to date in `catalog`, whatever it says before, and must agree with one made anew."""
+    store = LocalStore(disk, FOLDER)
+    anew = f"{HOME} anew {next(_rounds)}"
+    for damage in refresh(catalog, anew, store):
+        return f"listed and damaged: {damage.key}: {damage.what}"
+    entries = catalog.entries(anew)
+    for entry in entries:
+        for what in damage_of(store, entry):
+            return f"listed and damaged: {what}"
+    refresh(catalog, home, store)
+    if catalog.entries(home) != entries:
+        return "a catalog that was refreshed differs from one made anew"
+    return next(_lost(store, told, {number_of(entry.manifest.id) for entry in entries}), None)
+
+
+def damage_of(store: Store, entry: Entry) -> Iterator[str]:
+    """What verification finds in a listed checkpoint, and where it differs from what was handed over."""
+    manifest = read_manifest(store, entry.folder)
+    if isinstance(manifest, Damage):
+        yield f"{manifest.key}: {manifest.what}"
+        return
+    if manifest != entry.manifest:
+        yield f"{entry.folder}: the catalog has another manifest"
+    for damage in verify(store, entry.folder, manifest, deep=True):
+        yield f"{damage.key}: {damage.what}"
+        return
+    snapshot = snapshot_of(number_of(manifest.id), step=manifest.step)
+    proof = index.parse(store.get(f"{entry.folder}/{index.name(0)}"))
+    if proof.tensors != tuple(tensor for image in snapshot.images for tensor in image.layout.tensors):
+        yield f"{entry.folder}: the index has other tensors"
+    for image, file in zip(snapshot.images, proof.files, strict=True):
+        pieces: list[bytes] = []
+
+        def take(_: Block, raw: Buffer, pieces: list[bytes] = pieces) -> None:
+            pieces.append(bytes(raw))
+
+        read_blocks(store, f"{entry.folder}/{file.name}", file, take)
+        if b"".join(pieces) != image.raw:
+            yield f"{entry.folder}/{file.name}: other bytes than were saved"
+    if bytes(store.get(f"{entry.folder}/context-00000.json")) != snapshot.context:
+        yield f"{entry.folder}: another context"
+
+
+def _lost(store: Store, told: frozenset[str], listed: set[int]) -> Iterator[str]:
+    saved = numbers(told, "saved")
+    for number in sorted(saved - numbers(told, "removing") - listed):
+        yield f"acknowledged and lost: checkpoint {number}"
+    if saved and max(saved) not in listed:
+        yield f"the newest checkpoint was removed: {max(saved)}"
+    for number in sorted(numbers(told, "removed") & listed):
+        yield f"removed and back again: checkpoint {number}"
+    try:
+        read = {fact.step for fact in facts.parse(store.get(JOURNAL))}
+    except KeyMissing:
+        read = set()
+    for number in sorted(numbers(told, "fact") - read):
+        yield f"acknowledged and lost: fact {number}"
+
+
+def unrecovered(disk: Disk, told: frozenset[str], *, catalog: Catalog, home: str = HOME) -> str | None:
+    """What is wrong after the next process start has claimed, swept and saved; None if all is well."""
+    try:
+        process = Process(disk, set(told), catalog=catalog, home=home)
+        attempt = process.claim()
+        if attempt <= max(numbers(told, "claimed"), default=0):
+            return f"attempt {attempt} was claimed before"
+        process.sweep()
+        process.save(AFTERWARDS, step=AFTERWARDS)
+    except MementumError as error:
+        return f"the next start fails: {error.message}"
+    left = leftovers(disk)
+    if left:
+        return f"left after a sweep: {', '.join(left)}"
+    return broken(disk, frozenset(process.told), catalog=catalog, home=home)
+
+
+def leftovers(disk: Disk) -> list[str]:
+    """Names that no manifest stands for: unfinished files, parts without a manifest, empty folders."""
+    named: set[str] = set()
+    for name in disk.listdir(FOLDER):
+        if name.startswith("step_"):
+            manifest = read_manifest(LocalStore(disk, FOLDER), name.rstrip("/"))
+            if not isinstance(manifest, Damage):
+                named |= {name, name + manifests.NAME, *(name + file.name for file in manifest.files)}
+    found = names_under(disk, FOLDER)
+    return [name for name in found if name.endswith(".tmp") or (name.startswith("step_") and name not in named)]
+
+
+def names_under(disk: Disk, folder: str, inside: str = "") -> list[str]:
+    """All names, those of folders with a slash."""
+    found: list[str] = []
+    for name in disk.listdir(f"{folder}/{inside}"):
+        found.append(inside + name)
+        if name.endswith("/"):
+            found += names_under(disk, folder, inside + name)
+    return found

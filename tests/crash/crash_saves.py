@@ -1,0 +1,146 @@
+"""A small task that saves without torch: the actor of the crash checks.
+
+What it was told is durable, it tells in words: `saved 3`, `removing 3`, `removed 3`, `fact 2`, `claimed 1`. The bytes
+of checkpoint 3 follow from its number, so that what lies on a disk can be compared bit for bit.
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Sequence
+
+from mementum.catalog import facts
+from mementum.catalog.catalog import Catalog
+from mementum.catalog.rebuild import refresh
+from mementum.clock import ManualClock, timestamp
+from mementum.decide.retain import Retention, retain
+from mementum.events import Event, PhaseBegan, Removed
+from mementum.execute.claim import claim
+from mementum.execute.plan import Facts, FileLayout, plan
+from mementum.execute.snapshot import Image, Snapshot
+from mementum.execute.write import write_parts
+from mementum.format import context
+from mementum.pruning import prune, sweep
+from mementum.records import Fact, Granularity, Health, Manifest, Save, StoredFile
+from mementum.saving import save_checkpoint
+from mementum.storage.disk import Disk
+from mementum.storage.local import LocalStore
+
+TASK = "small"
+HOME = "20261130/small_3fa9c1"
+FOLDER = f"disk/{HOME}"
+JOURNAL = facts.journal_key(1)
+NOW_S = 1_796_000_000.0
+CODECS = ("planes+zstd:1", "raw")  # of even and odd numbers
+WEIGHTS: tuple[Facts, ...] = (("weight", "float32", (6, 4), 4, 96), ("bias", "bfloat16", (4,), 2, 8))
+OPTIMIZER: tuple[Facts, ...] = (("0.exp_avg", "float32", (64,), 4, 256), ("0.step", "int64", (), 8, 8))
+
+
+def id_of(number: int) -> str:
+    return f"c{number:016d}"
+
+
+def number_of(id: str) -> int:
+    return int(id[1:])
+
+
+def snapshot_of(number: int, *, step: int) -> Snapshot:
+    """The snapshot of this number: a file of weights, one of optimizer state, and a context."""
+    layouts = plan({"model": WEIGHTS}, {"optimizer": OPTIMIZER}, codec=CODECS[number % 2])
+    return Snapshot(
+        id=id_of(number),
+        step=step,
+        epoch=0,
+        time=timestamp(NOW_S + number),
+        save=Save(reason="every 10 steps"),
+        images=tuple(Image(layout=layout, raw=memoryview(_raw(layout, number))) for layout in layouts),
+        context=context.render({"epoch": 0, "seed": random.Random(number).random(), "order": (3, 1, 2)}),
+        debug_info=(),
+        metrics={"loss": 1.0 / number},
+        exactness=(),
+        blocked_s=0.0,
+        release=lambda: None,
+    )
+
+
+def _raw(layout: FileLayout, number: int) -> bytes:
+    rng = random.Random(f"{number} {layout.name}")
+    size = layout.raw_size - len(layout.header)
+    if layout.header:
+        return layout.header + rng.randbytes(size)
+    return struct.pack(f"<{size // 4}i", *(rng.randrange(100) for _ in range(size // 4)))  # zstd makes it smaller
+
+
+class Process:
+    """One process start of the task. Its catalog may know too little or too much: it starts with a refresh."""
+
+    def __init__(self, disk: Disk, told: set[str], *, catalog: Catalog, home: str = HOME) -> None:
+        self.disk, self.told = disk, told
+        self.store = LocalStore(disk, FOLDER)
+        self.catalog, self.home = catalog, home
+        refresh(catalog, home, self.store)
+
+    def save(self, number: int, *, step: int) -> Manifest:
+        manifest = save_checkpoint(
+            snapshot_of(number, step=step),
+            home=self.home,
+            store=self.store,
+            catalog=self.catalog,
+            describe=_describe,
+            emit=self._hear,
+        )
+        self.told.add(f"saved {number}")
+        return manifest
+
+    def keep(self, last: int) -> None:
+        """Remove all but the newest `last`."""
+        entries = self.catalog.entries(self.home)
+        verdicts = retain(entries, Retention(last=last))
+        prune(verdicts, entries, home=self.home, store=self.store, catalog=self.catalog, emit=self._hear)
+
+    def sweep(self) -> tuple[str, ...]:
+        return sweep(self.store, emit=self._hear)
+
+    def leave_parts(self, number: int, *, step: int) -> None:
+        """What a process leaves that dies before its commit."""
+        folder = f"step_{step:010d}"
+        write_parts(snapshot_of(number, step=step), self.store, folder)
+        with self.disk.create(f"{FOLDER}/{folder}/meta.json.0123abcd.tmp") as file:
+            file.write(b'{"format": 1, ')
+
+    def note(self, number: int) -> None:
+        """Append a fact to the journal."""
+        fact = Fact(kind="metrics", time=timestamp(NOW_S), step=number, values={"loss": 0.5})
+        self.store.append(JOURNAL, facts.render(fact))
+        self.told.add(f"fact {number}")
+
+    def claim(self) -> int:
+        attempt = claim(self.store, task=TASK, facts={}, clock=ManualClock(NOW_S))
+        self.told.add(f"claimed {attempt.number}")
+        return attempt.number
+
+    def _hear(self, event: Event) -> None:
+        match event:
+            case PhaseBegan(phase="remove", id=id):
+                self.told.add(f"removing {number_of(id)}")
+            case Removed(id=id):
+                self.told.add(f"removed {number_of(id)}")
+
+
+def _describe(snapshot: Snapshot, files: Sequence[StoredFile]) -> Manifest:
+    return Manifest(
+        id=snapshot.id,
+        seq=number_of(snapshot.id),
+        task=TASK,
+        attempt=1,
+        parent=None,
+        step=snapshot.step,
+        epoch=snapshot.epoch,
+        time=snapshot.time,
+        reason=snapshot.save.reason,
+        granularity=Granularity.FULL,
+        health=Health.CLEAN,
+        files=tuple(files),
+        metrics=snapshot.metrics,
+    )

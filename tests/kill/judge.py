@@ -1,0 +1,90 @@
+"""Judges what a dead or finished training has left on the disk, with the product's own reading side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+import trainer
+
+from mementum.catalog.rebuild import refresh
+from mementum.catalog.sql import open_sqlite
+from mementum.catalog.tasks import find
+from mementum.execute.remove import orphans
+from mementum.records import Entry
+from mementum.recover.load import Loaded, load
+from mementum.recover.verify import CONTEXT, verify
+from mementum.storage.disk import PosixDisk
+from mementum.storage.local import LocalStore
+
+
+def listed(root: Path) -> tuple[Entry, ...]:
+    """All checkpoints that a catalog made anew lists, oldest first; each was read whole and has no damage."""
+    store, home = _home(root)
+    if store is None:
+        return ()
+    catalog = open_sqlite(None)
+    try:
+        assert refresh(catalog, home, store) == ()
+        entries = tuple(catalog.entries(home))
+    finally:
+        catalog.close()
+    for entry in entries:
+        assert entry.damaged is None, f"{entry.manifest.id} was marked as damaged: {entry.damaged}"
+        assert verify(store, entry.folder, entry.manifest, deep=True) == ()
+    return entries
+
+
+def check_death(root: Path, acknowledged: Iterable[str]) -> tuple[Entry, ...]:
+    """What is listed after a kill, of which nothing is damaged and in which nothing acknowledged is missing."""
+    entries = listed(root)
+    missing = set(acknowledged) - {entry.manifest.id for entry in entries}
+    assert not missing, f"acknowledged and not listed any more: {sorted(missing)}"
+    return entries
+
+
+def check_end(root: Path, straight: Path) -> None:
+    """The last checkpoint is bit for bit that of the straight run, and nothing lies about that should not."""
+    entries = listed(root)
+    assert [entry.manifest.step for entry in entries][-1] == trainer.STEPS
+    assert len(entries) == trainer.KEEP_LAST
+    leftovers = [str(path) for path in root.rglob("*.tmp")]
+    assert not leftovers, f"unfinished files are left: {leftovers}"
+    store, _ = _home(root)
+    assert store is not None
+    assert orphans(store) == ()
+    folders = {stat.key.partition("/")[0] for stat in store.list("step_")}
+    assert folders == {entry.folder for entry in entries}
+    _compare(_last(root, entries), _last(straight, listed(straight)))
+
+
+def _compare(ours: tuple[Loaded, bytes], theirs: tuple[Loaded, bytes]) -> None:
+    (loaded, context), (expected, expected_context) = ours, theirs
+    assert loaded.tensors.keys() == expected.tensors.keys()
+    for component, tensors in expected.tensors.items():
+        assert loaded.tensors[component].keys() == tensors.keys()
+        for name, tensor in tensors.items():
+            mine = loaded.tensors[component][name]
+            assert mine.dtype == tensor.dtype
+            assert torch.equal(mine, tensor), f"{component}/{name} differs"
+    assert loaded.context["feed"] == expected.context["feed"]
+    assert loaded.context["rng"]["torch"] == expected.context["rng"]["torch"]
+    assert context == expected_context  # everything else: generators, schedulers, scaler, counters
+
+
+def _last(root: Path, entries: tuple[Entry, ...]) -> tuple[Loaded, bytes]:
+    """The newest checkpoint, read, and the bytes of its context."""
+    store, _ = _home(root)
+    assert store is not None
+    newest = entries[-1]
+    loaded = load(store, newest.folder, newest.manifest)
+    assert isinstance(loaded, Loaded), f"{newest.folder} is damaged: {loaded}"
+    name = next(file.name for file in newest.manifest.files if CONTEXT.fullmatch(file.name))
+    return loaded, bytes(store.get(f"{newest.folder}/{name}"))
+
+
+def _home(root: Path) -> tuple[LocalStore | None, str]:
+    disk = PosixDisk()
+    home = find(disk, str(root), trainer.TASK)
+    return (LocalStore(disk, f"{root}/{home}"), home) if home is not None else (None, "")
