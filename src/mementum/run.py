@@ -307,6 +307,7 @@ class Run:
         try:
             if why == "finished":
                 self._save_last()
+            self._background.drain(CLOSE_WAIT_S)
             self._background.tell("ended", step=self.step, values={"why": why})
             if not self._background.close(CLOSE_WAIT_S):
                 late = f"still writing after {CLOSE_WAIT_S:.0f} s"

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+EXTRA_STATE = "_extra_state"  # torch's name for what `get_extra_state` of a module gives
+
 
 class ModuleState:
     """An `nn.Module` under a name. Level 0: its tensors become a standard safetensors file."""
@@ -36,6 +38,8 @@ class ModuleState:
         ]
         differences += [f"{self.name}.{key} is in the model and was not stored" for key in live if key not in stored]
         for key in stored.keys() & live.keys():
+            if key.rpartition(".")[2] == EXTRA_STATE:
+                continue  # only the module knows what it takes, and in which shape
             differences += _mismatch(f"{self.name}.{key}", stored[key], live[key])
         return differences
 

@@ -6,10 +6,13 @@ the parameter's dtype, which loses bits of fp32 moments of bf16 parameters: such
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 import torch
+
+from mementum.errors import UsageError
 
 DERIVED = frozenset({"params", "param_names"})  # of a group; made again from the live optimizer
 
@@ -86,15 +89,25 @@ class OptimizerState:
         parameters = {name: parameter for group in live for name, parameter in group}
         for name, value in tree["state"].items():
             if name in parameters and isinstance(value, dict):
-                _restore_casts(self.optimizer.state[parameters[name]], value)
+                loaded = self.optimizer.state[parameters[name]]
+                for key in value.keys() & loaded.keys():
+                    loaded[key] = _uncast(loaded[key], value[key])
 
 
-def _restore_casts(loaded: Any, stored: Mapping[str, object]) -> None:
-    """Put back, with their own dtype, the tensors that the optimizer's load has cast."""
-    for key, value in stored.items():
-        now = loaded.get(key)
-        if isinstance(value, torch.Tensor) and isinstance(now, torch.Tensor) and now.dtype != value.dtype:
-            loaded[key] = value.to(now.device)
+def _uncast(loaded: object, stored: object) -> object:
+    """What an optimizer's load has made of a value, with what it took away put back: torch casts tensors to the
+    parameter's dtype at any depth, and makes any iterable anew, which turns a word into the name of a generator."""
+    if isinstance(stored, torch.Tensor) and isinstance(loaded, torch.Tensor):
+        return loaded if loaded.dtype == stored.dtype else stored.to(loaded.device)
+    if isinstance(stored, dict) and isinstance(loaded, dict) and stored.keys() == loaded.keys():
+        for key in stored:
+            loaded[key] = _uncast(loaded[key], stored[key])
+        return loaded
+    if type(stored) in (list, tuple) and type(loaded) is type(stored) and len(loaded) == len(stored):
+        assert isinstance(loaded, list | tuple)
+        assert isinstance(stored, list | tuple)
+        return type(stored)(_uncast(now, before) for now, before in zip(loaded, stored, strict=True))
+    return stored if isinstance(stored, str | bytes) else loaded
 
 
 def parameter_names(models: Mapping[str, torch.nn.Module]) -> dict[int, str]:
@@ -104,4 +117,10 @@ def parameter_names(models: Mapping[str, torch.nn.Module]) -> dict[int, str]:
         prefix = f"{model_name}." if len(models) > 1 else ""
         for name, parameter in model.named_parameters(remove_duplicate=True):
             names.setdefault(id(parameter), prefix + name)
+    twice = [name for name, count in Counter(names.values()).items() if count > 1]
+    if twice:
+        raise UsageError(
+            f"two parameters would be called {twice[0]!r}: a model's name and a parameter's, joined, are ambiguous",
+            next_command="give the models names without dots",
+        )
     return names

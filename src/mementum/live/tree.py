@@ -10,8 +10,16 @@ import torch
 
 from mementum.errors import CheckpointDamaged, UnsupportedState
 from mementum.format.typed_json import TensorRef
+from mementum.format.weights import RESERVED
 
 DEPTH_MAX = 100  # no state of a real optimizer nests so deep; a cycle would never end
+
+# Integers of less than a byte and packed quantised numbers: torch has the types, and copies no tensor of them.
+UNCOPYABLE = frozenset(
+    getattr(torch, name)
+    for name in (*(f"{sign}int{bits}" for sign in ("", "u") for bits in range(1, 8)), "quint4x2", "quint2x4")
+    if hasattr(torch, name)
+)
 
 
 def split(tree: object, *, component: str, named_by: str = "") -> tuple[object, dict[str, torch.Tensor]]:
@@ -45,10 +53,10 @@ def split(tree: object, *, component: str, named_by: str = "") -> tuple[object, 
         identity = _identity(tensor)
         if identity in seen:
             return seen[identity]
-        name = "/".join(parts)
+        name = "/".join(parts) or "value"  # a state may be one tensor
         if len(parts) == 2 and parts[0] == named_by:
             name = parts[1].replace("~1", "/").replace("~0", "~")
-        while name in tensors:  # the keys 1 and "1" of one dict
+        while name in tensors or name == RESERVED:  # the keys 1 and "1" of one dict
             name += "~"
         tensors[name] = tensor
         if tensor.numel():
@@ -86,7 +94,7 @@ def leaves(tree: object, path: str) -> Iterator[tuple[str, object]]:
         yield path, tree
 
 
-def stored(tensors: Mapping[str, torch.Tensor], *, id: str) -> Callable[[str], torch.Tensor]:
+def stored(tensors: Mapping[str, torch.Tensor], *, id: str, own: bool = True) -> Callable[[str], torch.Tensor]:
     """A look-up for `join` that gives each tensor memory of its own, once, and says when one is missing."""
     given: dict[str, torch.Tensor] = {}
 
@@ -94,7 +102,7 @@ def stored(tensors: Mapping[str, torch.Tensor], *, id: str) -> Callable[[str], t
         if name not in tensors:
             raise CheckpointDamaged(id, [("index", f"the context names a tensor {name!r} that is in no file")])
         if name not in given:
-            given[name] = tensors[name].clone()
+            given[name] = tensors[name].clone() if own else tensors[name]
         return given[name]
 
     return look_up
@@ -114,7 +122,8 @@ def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _identity(tensor: torch.Tensor) -> tuple[object, ...]:
-    return (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), tensor.is_conj())
+    kind = (tensor.device, tensor.dtype, tensor.shape, tensor.stride(), tensor.is_conj(), tensor.is_neg())
+    return (tensor.data_ptr(), *kind)
 
 
 def _require_bytes(tensor: torch.Tensor, path: str) -> None:
@@ -122,6 +131,8 @@ def _require_bytes(tensor: torch.Tensor, path: str) -> None:
         raise UnsupportedState(path, tensor, why="is a tensor subclass, whose bytes alone do not bring it back")
     if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_nested:
         raise UnsupportedState(path, tensor, why=f"is not a plain dense tensor ({tensor.layout})")
+    if tensor.dtype in UNCOPYABLE:
+        raise UnsupportedState(path, tensor, why=f"has elements of {tensor.dtype}, which torch cannot copy")
     if tensor.is_meta:
         raise UnsupportedState(path, tensor, why="is on the meta device and has no bytes")
 
