@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import secrets
+import shlex
 import shutil
 import sys
 import time
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from compare import Comparison, checkpoints, compare_runs, last_checkpoint
-from kills import Attempt, Kill, Trainer, TrainerFailed, draw_kills, finish, train_through
+from kills import Attempt, Kill, Trainer, TrainerFailed, draw_kills, finish, step_of, train_through
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -96,19 +98,26 @@ def saves_table(saved: Sequence[Entry]) -> Table:
     return table
 
 
-def kills_table(attempts: Sequence[Attempt]) -> Table:
+def struck(attempt: Attempt, resumed: int, *, every: int) -> str:
+    """What the kill struck: training, or a save that had been decided and was not committed."""
+    if attempt.torn is not None:
+        return f"save of {step_of(attempt.torn)}, half written"
+    due = attempt.lines.last_step // every * every
+    return f"save of {due}, not begun to write" if due > resumed else "training"
+
+
+def kills_table(attempts: Sequence[Attempt], *, every: int) -> Table:
     """Each kill, and how the attempt after it came back."""
     table = Table(
-        "kill -9", "fell in", "resumed from", "steps lost", "state back in", "first step after", title="Killed"
+        "kill -9", "struck", "resumed from", "steps lost", "state back in", "first step after", title="Killed"
     )
     table.title_justify = "left"
-    for attempt, following in zip(attempts, attempts[1:], strict=False):
-        assert attempt.kill is not None
+    for attempt, following in pairwise(attempts):
         done, resumed = attempt.lines.last_step, following.lines.began_step
         back = following.lines.resume_s
         table.add_row(
-            f"{attempt.kill.fraction:.0%} into step {done + 1}",
-            f"the save of {attempt.torn}" if attempt.torn else "training",
+            f"after step {done}",
+            struck(attempt, resumed, every=every),
             f"step {resumed}" if resumed else "the beginning",
             str(done - resumed),
             f"{1000 * back:.0f} ms" if back is not None else "-",
@@ -117,10 +126,10 @@ def kills_table(attempts: Sequence[Attempt]) -> Table:
     return table
 
 
-def report(outcome: Outcome, console: Console) -> None:
+def report(outcome: Outcome, console: Console, *, every: int) -> None:
     """The tables, what was compared, and the verdict in one line."""
     console.print(saves_table(outcome.saved))
-    console.print(kills_table(outcome.attempts))
+    console.print(kills_table(outcome.attempts, every=every))
     found = outcome.comparison
     console.print(
         f"Compared with the run that was never killed: {found.tensors} tensors (weights and optimizer), "
@@ -163,22 +172,25 @@ def demo(
     console = Console()
     began_s = time.monotonic()
     drawn = secrets.randbits(SEED_BITS) if seed is None else seed
-    options = ["--steps", str(steps), "--every", str(every), "--seed", str(drawn), *trainer.split()]
+    options = ["--steps", str(steps), "--every", str(every), "--seed", str(drawn)]
     if text is not None:
         options += ["--text", str(text.resolve())]
     try:
         planned = draw_kills(drawn, kills=kills, steps=steps, every=every)
         clean(out)
-        again = f"make demo ARGS='--seed {drawn} --kills {kills} --steps {steps} --every {every}'"
+        more = ["--kills", str(kills), *options, *(["--trainer", trainer] if trainer else [])]
+        again = f"make demo ARGS={shlex.quote(shlex.join(more))}"
         console.print(f"seed {drawn}; the same again: {again}", highlight=False, soft_wrap=True)
         for kill in planned:
             aim = " (aimed at the save there)" if kill.aimed else ""
-            console.print(f"  a kill is drawn for {kill.fraction:.0%} of a step after step {kill.step}{aim}")
-        outcome = train_both(out, planned, options, steps=steps, console=console)
+            console.print(
+                f"  a kill is drawn for {kill.fraction:.0%} of a step after step {kill.step}{aim}", highlight=False
+            )
+        outcome = train_both(out, planned, [*options, *trainer.split()], steps=steps, console=console)
     except (MementumError, TrainerFailed, ValueError) as error:
         console.print(f"the demo failed: {error}", style="red", markup=False, highlight=False)
         sys.exit(2)
-    report(outcome, console)
+    report(outcome, console, every=every)
     draw_picture(out / "loss.png", outcome, console)
     console.print(f"{time.monotonic() - began_s:.0f} s; checkpoints and logs are in {out}", highlight=False)
     sys.exit(1 if outcome.comparison.differences else 0)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
 
@@ -57,7 +58,7 @@ def draw_kills(seed: int, *, kills: int, steps: int, every: int) -> tuple[Kill, 
     draw = random.Random(seed)
     edges = [1 + end * number // kills for number in range(kills + 1)]
     drawn = []
-    for low, high in zip(edges, edges[1:], strict=False):
+    for low, high in pairwise(edges):
         step, fraction = draw.randrange(low, high), draw.random()
         saves = range(-(-low // every) * every, high, every)
         aimed = high == edges[-1] and len(saves) > 0
@@ -166,3 +167,8 @@ def torn_checkpoint(root: Path) -> str | None:
     """The folder of a checkpoint that was being written and has no manifest, so that it does not exist."""
     folders = (folder for folder in sorted(root.glob("*/*/step_*")) if not (folder / "meta.json").exists())
     return next((folder.name for folder in folders), None)
+
+
+def step_of(folder: str) -> int:
+    """The step in the name of a checkpoint's folder: 180 of `step_0000000180` or `step_0000000180-2`."""
+    return int(folder.removeprefix("step_").partition("-")[0])

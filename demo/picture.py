@@ -25,13 +25,14 @@ def draw(file: Path, *, straight: Lines, attempts: Sequence[Attempt], saved: Seq
     matplotlib.rcParams.update({"font.size": 9, "axes.edgecolor": INK, "text.color": INK, "xtick.color": INK})
     figure = Figure(figsize=SIZE_INCHES, dpi=DOTS_PER_INCH, layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3.0, 1.0 + 0.12 * len(attempts)))
-    figure.suptitle(title, fontsize=11, fontweight="bold", x=0.01, ha="left")
+    figure.suptitle(title, fontsize=11, fontweight="bold", x=0.012, ha="left")
     _draw_losses(above, straight, attempts)
     _draw_attempts(below, attempts, saved)
     for axes in (above, below):
         for kill_step in _kill_steps(attempts):
             axes.axvline(kill_step, color=RED, linewidth=0.8, linestyle=(0, (4, 3)), zorder=0)
         axes.spines[["top", "right"]].set_visible(False)
+    above.set_xlim(0, straight.last_step * 1.01)
     figure.savefig(file)
 
 
@@ -65,9 +66,11 @@ def _draw_attempts(axes: Axes, attempts: Sequence[Attempt], saved: Sequence[Entr
         began, last = attempt.lines.began_step, attempt.lines.last_step
         kept = attempts[place + 1].lines.began_step if attempt.kill is not None else last
         axes.barh(place, kept - began, left=began, height=0.5, color=BLUE, alpha=0.35)
-        axes.barh(place, last - kept, left=kept, height=0.5, color="none", edgecolor=RED, hatch="////", linewidth=0.6)
+        if last > kept:
+            lost = last - kept
+            axes.barh(place, lost, left=kept, height=0.5, color="none", edgecolor=RED, hatch="////", linewidth=0.6)
         marks = [entry.manifest.step for entry in saved if entry.manifest.attempt == place + 1]
-        axes.scatter(marks, [place - 0.42] * len(marks), marker="v", s=26, color=GREEN, zorder=4)
+        axes.scatter(marks, [place - 0.44] * len(marks), marker="v", s=26, color=GREEN, zorder=4)
         if attempt.kill is not None:
             axes.scatter([last], [place], marker="X", s=60, color=RED, edgecolor="white", zorder=5)
     axes.set_yticks(range(len(attempts)), [f"attempt {place + 1}" for place in range(len(attempts))])

@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 from torch.utils.data import Dataset
 
-# Of the standard library: 512 windows of 128 bytes, so that the demo's few hundred steps pass the end of an epoch.
-STDLIB_BYTES = 64 * 1024
+# Of the standard library: 512 windows of 64 bytes, so that the demo's few hundred steps pass the end of an epoch.
+STDLIB_BYTES = 32 * 1024
 
 
 def read_text(file: Path | None) -> bytes:

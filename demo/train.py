@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import torch
 import typer
 from losslog import LossLog
 from text import Windows, read_text
+from torch.optim.lr_scheduler import OneCycleLR
 from torch.utils.data import DataLoader
-from transformers import LlamaConfig, LlamaForCausalLM, get_cosine_schedule_with_warmup
+from transformers import LlamaConfig, LlamaForCausalLM
 
 import mementum
 from mementum.data import ElasticSampler
@@ -18,7 +21,15 @@ from mementum.data import ElasticSampler
 TASK = "byte-llama"
 VOCABULARY = 256  # one token a byte, so nothing has to be downloaded
 PEAK_RATE = 2e-3
+WARM_UP_SHARE = 0.1  # of the steps; then the rate falls along a cosine
 CLIP_NORM = 1.0
+
+
+def seed_generators(seed: int) -> None:
+    """Every generator of the process, also those that nothing draws from yet."""
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
 
 
 def new_model(*, hidden: int, layers: int, window: int) -> LlamaForCausalLM:
@@ -47,16 +58,16 @@ def train(
     log: Annotated[Path | None, typer.Option(help="Append every step's loss to this file.")] = None,
     hidden: Annotated[int, typer.Option(help="The width of the model.")] = 128,
     layers: Annotated[int, typer.Option(help="The depth of the model.")] = 4,
-    window: Annotated[int, typer.Option(help="Bytes in a sample.")] = 128,
+    window: Annotated[int, typer.Option(help="Bytes in a sample.")] = 64,
     batch: Annotated[int, typer.Option(help="Samples in a batch.")] = 4,
     workers: Annotated[int, typer.Option(help="Processes that load data.")] = 0,
 ) -> None:
     """Train until `steps` steps are done, from wherever the last attempt stopped."""
     torch.set_num_threads(1)  # with several, sums may be split differently from start to start
-    torch.manual_seed(seed)
+    seed_generators(seed)
     model = new_model(hidden=hidden, layers=layers, window=window)
     optimizer = torch.optim.AdamW(model.parameters(), lr=PEAK_RATE)
-    scheduler = get_cosine_schedule_with_warmup(optimizer, num_warmup_steps=steps // 10, num_training_steps=steps)
+    scheduler = OneCycleLR(optimizer, max_lr=PEAK_RATE, total_steps=steps, pct_start=WARM_UP_SHARE)
     data = Windows(read_text(text), length=window)
     loader = DataLoader(data, batch_size=batch, sampler=ElasticSampler(data, seed=seed), num_workers=workers)
 

@@ -40,7 +40,8 @@ def parse(text: str, *, tasks: Collection[str] = ()) -> Address:
         raise UsageError(f"{text!r} is not an address", next_command=f"write TASK or TASK@SEL; SEL is {SELECTORS}")
     if not _is_selector(selector):
         raise UsageError(
-            f"{selector!r} selects no checkpoint", next_command=f"write one of: {SELECTORS}; or {text}@latest for a task"
+            f"{selector!r} selects no checkpoint",
+            next_command=f"write one of: {SELECTORS}; or {text}@latest for a task",
         )
     return Address(task=task or None, selector=selector if at else None)
 
@@ -103,7 +104,7 @@ def _state(entry: Entry) -> str:
 
 
 def _best(held: Sequence[Entry], metric: str, *, highest: bool, task: str) -> Entry:
-    """The lowest value of the metric, or the highest; of equal ones the newest. What is no finite number is no value."""
+    """The lowest value of the metric, or the highest; of equal ones the newest. NaN and infinities do not count."""
     values = [(_value(entry, metric), entry) for entry in reversed(held)]
     present = [(value, entry) for value, entry in values if value is not None]
     if not present:

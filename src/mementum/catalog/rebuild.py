@@ -12,26 +12,27 @@ from mementum.records import Damage
 from mementum.storage.store import Store
 
 MANIFEST = re.compile(r"(step_\d{10,}(?:-\d+)?)/meta\.json")
+HEAD = 256  # bytes of a manifest in which its id stands
 
 
 def refresh(catalog: Catalog, home: str, store: Store) -> tuple[Damage, ...]:
     """Enter what is missing, drop what is gone, take in longer journals. Manifests that cannot be read come back
     as damage: they are not entered, and nothing of theirs is deleted."""
     damage: list[Damage] = []
-    known = {entry.folder for entry in catalog.entries(home)}
+    known = {entry.folder: entry.manifest.id for entry in catalog.entries(home)}
     present: set[str] = set()
     for stat in store.list("step_"):
         match = MANIFEST.fullmatch(stat.key)
         if match is None:
             continue
         present.add(match[1])
-        if match[1] in known:
-            continue
         try:
+            if match[1] in known and _has_id(store, stat.key, known[match[1]]):
+                continue
             catalog.add(home, manifests.parse(store.get(stat.key), stat.key), match[1])
         except MementumError as error:
             damage.append(Damage(key=stat.key, what=error.message))
-    for folder in known - present:
+    for folder in known.keys() - present:
         catalog.forget(home, folder)
     read = catalog.read_sizes(home)
     for prefix in ("journal/", "facts/"):
@@ -40,3 +41,9 @@ def refresh(catalog: Catalog, home: str, store: Store) -> tuple[Damage, ...]:
                 data = store.get(stat.key)
                 catalog.learn(home, stat.key, facts.parse(data), size=len(data))
     return tuple(damage)
+
+
+def _has_id(store: Store, key: str, id: str) -> bool:
+    """Whether the catalog means this manifest: a step that is saved again after its removal takes the old folder, and
+    of a catalog that lost its last words in a power cut, or lies on another host, nobody took the old entry out."""
+    return f'"id": "{id}"'.encode() in bytes(store.get(key, 0, HEAD))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,9 @@ class SqlCatalog:
 
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
+        # A database in memory is one connection, which can be in one transaction only.
+        one = isinstance(engine.pool, StaticPool)
+        self._turn: AbstractContextManager[object] = threading.Lock() if one else nullcontext()
         with self._begin() as connection:
             tables.create_all(connection)
             found = connection.execute(sa.select(schema.c.version)).scalar()
@@ -148,7 +152,7 @@ class SqlCatalog:
     def _begin(self) -> Iterator[sa.Connection]:
         """A transaction. What the database cannot do becomes a StoreError that names it."""
         try:
-            with self._engine.begin() as connection:
+            with self._turn, self._engine.begin() as connection:
                 yield connection
         except SQLAlchemyError as error:
             where = self._engine.url.database or "in memory"

@@ -24,7 +24,7 @@ Root = Annotated[str, typer.Argument(metavar="ROOT", help="The folder that was g
 One = Annotated[
     str | None,
     typer.Argument(
-        metavar="[ADDRESS]",
+        metavar="ADDRESS",
         help="TASK, TASK@SEL or @SEL; SEL is latest, exact, clean, best[:METRIC], a step, or the beginning of an id. "
         "Without it: the latest of the only task.",
     ),
@@ -32,7 +32,7 @@ One = Annotated[
 Several = Annotated[
     str | None,
     typer.Argument(
-        metavar="[ADDRESS]",
+        metavar="ADDRESS",
         help="TASK@SEL or @SEL for one checkpoint, TASK for all of a task. Without it: all of the root.",
     ),
 ]

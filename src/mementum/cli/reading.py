@@ -36,6 +36,13 @@ class Held:
         return self.entry.manifest.id
 
     @property
+    def damaged(self) -> str | None:
+        """What is wrong with it, as far as is known now."""
+        if self.unreadable is not None:
+            return f"{self.unreadable.key}: {self.unreadable.what}"
+        return self.entry.damaged
+
+    @property
     def place(self) -> str:
         """Its folder, relative to the root."""
         return f"{self.home}/{self.entry.folder}"
@@ -105,6 +112,8 @@ def _read(root: Path, homes: tuple[TaskHome, ...], disk: PosixDisk, catalog: Cat
             held += _checked(catalog, home, store)
     finally:
         catalog.close()
+    named = {one.unreadable.key for one in held if one.unreadable is not None}
+    nameless = [damage for damage in nameless if damage.key not in named]
     return Contents(root=root, homes=homes, held=tuple(held), nameless=tuple(nameless))
 
 
@@ -115,8 +124,7 @@ def _checked(catalog: Catalog, home: TaskHome, store: Store) -> Iterator[Held]:
         if damage is None:
             yield Held(task=home.task, home=home.home, entry=entry)
         elif exists(store, entry):
-            damaged = replace(entry, damaged=f"{damage.key}: {damage.what}")
-            yield Held(task=home.task, home=home.home, entry=damaged, unreadable=_under(home.home, damage))
+            yield Held(task=home.task, home=home.home, entry=entry, unreadable=_under(home.home, damage))
 
 
 def manifest_damage(store: Store, entry: Entry) -> Damage | None:
@@ -148,12 +156,13 @@ def find(contents: Contents, address: Address) -> Held:
     if address.task is not None:
         contents = contents.of(address.task)
     # By the name of the folder's task: a checkpoint that was copied to another task is found where it lies.
-    entry = select([_filed(held) for held in contents.held], address)
-    return next(held for held in contents.held if held.entry.folder == entry.folder and held.id == entry.manifest.id)
+    filed = [_filed(held) for held in contents.held]
+    meant = select(filed, address)
+    return next(held for held, entry in zip(contents.held, filed, strict=True) if entry is meant)
 
 
 def _filed(held: Held) -> Entry:
-    return replace(held.entry, manifest=replace(held.entry.manifest, task=held.task))
+    return replace(held.entry, manifest=replace(held.entry.manifest, task=held.task), damaged=held.damaged)
 
 
 def require_readable(held: Held) -> None:

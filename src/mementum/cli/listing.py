@@ -1,0 +1,160 @@
+"""Listing: `mementum ls`, the checkpoints of a root as a table."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from mementum.cli.failing import INTEGRITY, NOTHING, OK, warn
+from mementum.cli.reading import Contents, Held, look
+from mementum.cli.text import as_json as rendered
+from mementum.cli.text import columns, counted, moment, printable, size
+from mementum.format import typed_json
+from mementum.records import Granularity, Health, Manifest
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+HEAD = ("task", "step", "id", "when (UTC)", "size", "state", "proof", "reason")
+RIGHT = frozenset({"step", "size"})
+ID_MIN = 10  # characters: the time in an id, in milliseconds; longer where that leaves two the same
+REASON_MIN = 24  # characters; a reason that is folded into fewer cannot be read
+GAP = 3  # characters that the table puts between two columns
+INDENT = "    "
+
+
+def ls(root: str, *, task: str | None, as_json: bool) -> int:
+    """Print what there is; the exit code. Warns of manifests that cannot be read."""
+    contents = look(root)
+    if task is not None:
+        contents = contents.of(task)
+    for damage in contents.unreadable:
+        warn(f"warning: {damage.key}: {damage.what}")
+    held = newest_first(contents.held)
+    if as_json:
+        print(rendered([fields(contents, one) for one in held]))
+    elif held:
+        _print(contents, held)
+    if held:
+        return OK
+    if contents.nameless:
+        return INTEGRITY
+    warn(f"{contents.root} has {counted(len(contents.homes), 'task')} and no checkpoint yet")
+    return NOTHING
+
+
+def newest_first(held: Sequence[Held]) -> list[Held]:
+    """Task by task, the one that saved last first. Within a task by sequence number: clocks may have been set back."""
+    by_task: dict[str, list[Held]] = {}
+    for one in held:
+        by_task.setdefault(one.task, []).append(one)
+    groups = [sorted(group, key=lambda one: one.entry.order, reverse=True) for group in by_task.values()]
+    groups.sort(key=lambda group: group[0].entry.manifest.time, reverse=True)
+    return [one for group in groups for one in group]
+
+
+def fields(contents: Contents, held: Held) -> dict[str, Any]:
+    """A checkpoint for programs: full ids, bytes, times as they stand in the manifest."""
+    entry, manifest = held.entry, held.entry.manifest
+    return {
+        "task": held.task,
+        "step": manifest.step,
+        "epoch": manifest.epoch,
+        "id": manifest.id,
+        "seq": manifest.seq,
+        "attempt": manifest.attempt,
+        "parent": manifest.parent,
+        "time": manifest.time,
+        "size": manifest.size,
+        "granularity": manifest.granularity.name.lower(),
+        "health": manifest.health.value,
+        "exactness": list(manifest.exactness),
+        "damaged": held.damaged,
+        "verified": entry.verified,
+        "reason": manifest.reason,
+        "metrics": typed_json.encode(dict(entry.metrics)),
+        "path": str(contents.root / held.place),
+    }
+
+
+def state(manifest: Manifest) -> str:
+    """Whether it resumes bit for bit, else what it holds; and its health where that is not clean."""
+    word = manifest.granularity.name.lower().replace("_", " ")
+    if manifest.granularity is Granularity.FULL:
+        word = "not exact" if manifest.exactness else "exact"
+    return word if manifest.health is Health.CLEAN else f"{word}, {manifest.health.value}"
+
+
+def proof(held: Held) -> str:
+    if held.damaged is not None:
+        return "damaged"
+    return "-" if held.entry.verified is None else f"verified {held.entry.verified[:10]}"
+
+
+def id_width(ids: Sequence[str]) -> int:
+    """How many characters tell the ids apart."""
+    width = ID_MIN
+    while len({one[:width] for one in ids}) < len(set(ids)):
+        width += 1
+    return width
+
+
+def _print(contents: Contents, held: Sequence[Held]) -> None:
+    width = id_width([one.id for one in held])
+    rows = [_row(one, width) for one in held]
+    if sys.stdout.isatty():
+        from rich.console import Console
+
+        draw(Console(), rows)
+    else:
+        print("\n".join(columns(HEAD, rows, right=RIGHT)))
+    print(_totals(held))
+
+
+def _row(held: Held, id_width: int) -> tuple[str, ...]:
+    manifest = held.entry.manifest
+    cells = (
+        held.task,
+        str(manifest.step),
+        manifest.id[:id_width],
+        moment(manifest.time),
+        size(manifest.size),
+        state(manifest),
+        proof(held),
+        manifest.reason,
+    )
+    return tuple(printable(cell) for cell in cells)
+
+
+def draw(console: Console, rows: Sequence[Sequence[str]]) -> None:
+    """A table on a terminal, or two lines a checkpoint where the terminal is too narrow for one."""
+    from rich import box
+    from rich.cells import cell_len
+    from rich.table import Table
+    from rich.text import Text
+
+    fixed = sum(max(cell_len(row[place]) for row in (HEAD, *rows)) + GAP for place in range(len(HEAD) - 1))
+    if console.width < fixed + REASON_MIN:
+        for task, step, id, when, bytes_, exact, proven, reason in rows:
+            console.print(Text(f"{task}  step {step}  {id}"), soft_wrap=True)
+            about = ", ".join((when, bytes_, exact, *(() if proven == "-" else (proven,)), reason))
+            console.print(Text(INDENT + about, style="dim"), soft_wrap=True)
+        return
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in HEAD:
+        table.add_column(name, justify="right" if name in RIGHT else "left", no_wrap=name != "reason", overflow="fold")
+    for row in rows:
+        colour = {"damaged": "red", "-": ""}.get(row[6], "green")
+        # Text, never str: what a name has in square brackets is not markup.
+        cells = [Text(cell, style=colour if place == 6 else "") for place, cell in enumerate(row)]
+        table.add_row(*cells)
+    console.print(table)
+
+
+def _totals(held: Sequence[Held]) -> str:
+    checkpoints = counted(len(held), "checkpoint")
+    of = counted(len({one.task for one in held}), "task")
+    damaged = sum(one.damaged is not None for one in held)
+    said = f", {damaged} damaged" if damaged else ""
+    return f"{checkpoints} of {of}, {size(sum(one.entry.manifest.size for one in held))}{said}"
