@@ -82,6 +82,10 @@ class Background:
         if not self._worker.submit_fact(partial(self._append, kind, None, step, plain)):
             self._emit(Failed(what=f"a fact ({kind})", error="the queue is full: the disk is behind", kept="the saves"))
 
+    def tidy(self) -> None:
+        """Queue the removal that follows a save: where a kill cut the last one short, no further save repeats it."""
+        self._worker.submit_fact(self._tidy)
+
     def drain(self, timeout_s: float) -> bool:
         return self._worker.drain(timeout_s)
 
@@ -120,9 +124,12 @@ class Background:
         )
         costs = {"blocked_s": snapshot.blocked_s, "durable_s": durable_s, "bytes": manifest.size}
         self._append("cost", manifest.id, manifest.step, costs)
+        self._tidy()
+
+    def _tidy(self) -> None:
         try:
             self._prune()
-        except MementumError as error:  # the new checkpoint is safe, and the next save tries again
+        except MementumError as error:  # what is kept is safe, and the next save tries again
             self._emit(Failed(what="removing old checkpoints", error=error.message, kept="all that retention keeps"))
 
     def _prune(self) -> None:

@@ -13,10 +13,10 @@ from mementum.catalog.rebuild import refresh
 from mementum.clock import Clock, SystemClock, timestamp
 from mementum.decide.policy import Policy
 from mementum.decide.retain import Retention
-from mementum.errors import NothingToResume, UsageError
-from mementum.events import Emit, Emitter, Note, PhaseBegan, PhaseEnded
+from mementum.errors import NothingToResume, StoreError, UsageError
+from mementum.events import Emit, Emitter, Failed, Note, PhaseBegan, PhaseEnded
 from mementum.execute import origin
-from mementum.execute.capture import BlockingCapture, read
+from mementum.execute.capture import BlockingCapture
 from mementum.format import codec as codecs
 from mementum.format import context as contexts
 from mementum.live import feeds, rng
@@ -105,7 +105,8 @@ def _open(
     clock: Clock,
     emit: Emit,
 ) -> Run:
-    contexts.render({"components": read(components)[0], "user": asked.user})  # what cannot be saved is said now
+    capture = BlockingCapture(codec=asked.codec)
+    contexts.render({"components": capture.check(components), "user": asked.user})  # what cannot be saved is said now
     lasting = Lasting(versions=origin.versions(), code=origin.code(), user=asked.user)
     opened = open_task(root, task, about={"versions": lasting.versions, "code": lasting.code}, clock=clock, emit=emit)
     try:
@@ -132,7 +133,7 @@ def _open(
         components=components,
         feed=feed,
         exactness=exactness,
-        capture=BlockingCapture(codec=asked.codec),
+        capture=capture,
         policy=asked.policy,
         background=background,
         beginning=beginning,
@@ -162,8 +163,11 @@ def _begin(
 
     def mark(id: str, what: str) -> None:
         fact = Fact(kind="damaged", time=timestamp(clock.now()), checkpoint=id, values={"what": what})
-        opened.store.append(opened.journal, facts.render(fact))
-        refresh(opened.catalog, opened.home, opened.store)
+        try:
+            opened.store.append(opened.journal, facts.render(fact))
+            refresh(opened.catalog, opened.home, opened.store)
+        except StoreError as error:  # a full disk must not keep a run from coming back from an older checkpoint
+            emit(Failed(what=f"marking {id} as damaged", error=error.message, kept="all checkpoints"))
 
     found = newest_whole(entries, opened.store, emit=emit, mark=mark)
     if found is None:

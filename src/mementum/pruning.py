@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from mementum.catalog.catalog import Catalog
 from mementum.events import Emit, PhaseBegan, PhaseEnded, Removed, Swept
-from mementum.execute.remove import orphans, remove
+from mementum.execute.remove import clear, orphans, remove
 from mementum.records import Entry, Verdict
 from mementum.storage.store import Store
 
@@ -15,7 +15,8 @@ def prune(
     verdicts: Sequence[Verdict], entries: Sequence[Entry], *, home: str, store: Store, catalog: Catalog, emit: Emit
 ) -> None:
     """Remove what the verdicts do not keep, oldest first: catalog, manifest, the rest."""
-    dropped = {verdict.id: verdict for verdict in verdicts if not verdict.keep}
+    kept = {verdict.id for verdict in verdicts if verdict.keep}  # a copy of a folder has the id of its original
+    dropped = {verdict.id: verdict for verdict in verdicts if verdict.id not in kept}
     for entry in sorted(entries, key=lambda entry: entry.order):
         verdict = dropped.get(entry.manifest.id)
         if verdict is None:
@@ -34,8 +35,7 @@ def sweep(store: Store, *, emit: Emit) -> tuple[str, ...]:
     emit(PhaseBegan(phase="sweep"))
     unfinished = store.sweep()
     unnamed = orphans(store)
-    for key in unnamed:
-        store.delete(key)
+    clear(store, unnamed)
     emit(PhaseEnded(phase="sweep"))
     swept = (*unfinished, *unnamed)
     if swept:

@@ -68,6 +68,7 @@ def put_back(loaded: Loaded, components: Sequence[Component], *, also: Sequence[
     StateMismatch before the first change if something does not fit; afterwards if something came back different,
     which is a fault of the object's own load and is named."""
     trees = _trees(loaded, components)
+    expected = _trees(loaded, components, own=False)  # a load may keep what it is given, or take it apart
     differences = [*also, *_membership(loaded, components)]
     for component in components:
         if component.name in trees:
@@ -83,7 +84,7 @@ def put_back(loaded: Loaded, components: Sequence[Component], *, also: Sequence[
     for component in sorted(components, key=lambda component: RISKY_FIRST[component.kind]):
         _apply(component, trees[component.name], loaded.manifest)
     for component in components:
-        differences += compare(component.name, trees[component.name], component.read())
+        differences += compare(component.name, expected[component.name], component.read())
     if differences:
         raise StateMismatch(
             loaded.manifest.id,
@@ -105,13 +106,14 @@ def _apply(component: Component, tree: object, manifest: Manifest) -> None:
         ) from cause
 
 
-def _trees(loaded: Loaded, components: Sequence[Component]) -> dict[str, Any]:
+def _trees(loaded: Loaded, components: Sequence[Component], *, own: bool = True) -> dict[str, Any]:
+    """The stored trees, with tensors of their own to give away, or with views to look at."""
     held: Mapping[str, Any] = loaded.context["components"]
     trees: dict[str, Any] = {}
     for component in components:
         if component.name in held:
             tensors = loaded.tensors.get(component.name, {})
-            trees[component.name] = join(held[component.name]["state"], stored(tensors, id=loaded.manifest.id))
+            trees[component.name] = join(held[component.name]["state"], stored(tensors, id=loaded.manifest.id, own=own))
     return trees
 
 

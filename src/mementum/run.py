@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
@@ -20,7 +21,7 @@ from mementum.format import context as contexts
 from mementum.live import feeds, rng
 from mementum.live.component import Component
 from mementum.opening import Opened
-from mementum.records import Exactness, Resumed, Save, Situation, record
+from mementum.records import Exactness, Resumed, Save, Situation, Skip, record
 
 RECENT = 10  # steps whose metrics go into a manifest as `debug_info`
 CLOSE_WAIT_S = 600.0  # for the last save to become durable; a disk that needs longer is reported, not waited for
@@ -73,6 +74,8 @@ class Run:
         self._recent: deque[dict[str, Any]] = deque(maxlen=RECENT)
         self._pending: Save | None = None
         self._in_body = False
+        self._left = False  # whether the loop was left in a step's body
+        self._unusable: set[str] = set()  # names of metrics that were told to be no numbers
         self._recorded_step: int | None = None
         self._since_step, self._since_s = beginning.step, clock.monotonic()
         self._policy_faults = 0
@@ -118,8 +121,12 @@ class Run:
                     self._iterating = False
                     break
                 self.step += 1
-                self._in_body = True
-                yield self.step, group[0] if accumulate == 1 else group
+                self._in_body, self._left = True, False
+                try:
+                    yield self.step, group[0] if accumulate == 1 else group
+                except GeneratorExit:  # a `break`, or an exception in the body
+                    self._in_body, self._left = False, True
+                    raise
                 self._in_body = False
                 self._save_if_pending()
             empty = 0 if self.step > before else empty + 1
@@ -182,7 +189,7 @@ class Run:
         if failure is not None:
             raise SaveFailed("a save in the background failed", kept="older checkpoints") from failure
         if not self._in_body:
-            self.step = self.step + 1 if step is None else step
+            self.step = self.step + 1 if step is None else _number_of(step)
             self._rng = None  # a loop of the user's own draws from the generators as they are
         self._recorded_step = self.step
         self._recent.append({"step": self.step, **{name: held(value) for name, value in metrics.items()}})
@@ -193,6 +200,8 @@ class Run:
     def save(self, reason: str = "asked by the program") -> None:
         """Save at the end of this step's body, or at once outside of `steps`."""
         self._require_open()
+        if not isinstance(reason, str):
+            raise UsageError(f"a reason is a text, got {type(reason).__name__}")
         self._pending = Save(reason=reason)
         if not self._in_body:
             self._save_if_pending()
@@ -213,23 +222,22 @@ class Run:
     def _decide(self) -> Save | None:
         if self._policy_faults >= FAULTS_MAX:
             return None
-        situation = Situation(
-            step=self.step,
-            epoch=self.epoch,
-            ends_epoch=self.ends_epoch,
-            since_save_steps=self.step - self._since_step,
-            since_save_s=self._clock.monotonic() - self._since_s,
-            saves_in_flight=self._background.saves_in_flight,
-        )
         try:
-            decision = self._policy.decide(situation)
+            situation = Situation(
+                step=self.step,
+                epoch=self.epoch,
+                ends_epoch=self.ends_epoch,
+                since_save_steps=self.step - self._since_step,
+                since_save_s=self._clock.monotonic() - self._since_s,
+                saves_in_flight=self._background.saves_in_flight,
+            )
+            return _save_of(self._policy.decide(situation))
         except Exception as error:  # the border that keeps our faults out of training
             self._policy_faults += 1
             self._fault("the policy", error)
             if self._policy_faults == FAULTS_MAX:
                 self._emit(Note(text="the policy failed three times and is switched off: only asked saves are made"))
             return None
-        return decision if isinstance(decision, Save) else None
 
     # Saving.
 
@@ -265,7 +273,7 @@ class Run:
         self._background.submit(snapshot)
 
     def _snapshot(self, id: str, save: Save, captured: Captured, began_s: float) -> Snapshot:
-        recent = tuple({name: number(value) for name, value in row.items()} for row in self._recent)
+        recent = tuple(self._plain(row) for row in self._recent)
         newest = recent[-1] if recent and recent[-1]["step"] == self.step else {}
         context = contexts.render(
             {
@@ -293,6 +301,18 @@ class Run:
             release=captured.release,
         )
 
+    def _plain(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """A row of metrics without those that are neither numbers nor words: they must not stand in a save's way."""
+        plain: dict[str, Any] = {}
+        for name, value in row.items():
+            try:
+                plain[name] = number(value)
+            except (RuntimeError, TypeError, ValueError) as error:
+                if name not in self._unusable:
+                    self._unusable.add(name)
+                    self._emit(Note(text=f"the metric {name!r} is left out of checkpoints: {error}"))
+        return plain
+
     def _fault(self, what: str, error: Exception) -> None:
         told = f"{type(error).__name__}: {error}"
         self._emit(Failed(what=what, error=told, kept="the training and older checkpoints"))
@@ -307,6 +327,7 @@ class Run:
         try:
             if why == "finished":
                 self._save_last()
+                self._background.tidy()
             self._background.drain(CLOSE_WAIT_S)
             self._background.tell("ended", step=self.step, values={"why": why})
             if not self._background.close(CLOSE_WAIT_S):
@@ -320,7 +341,7 @@ class Run:
 
     def _save_last(self) -> None:
         self._background.drain(CLOSE_WAIT_S)
-        begun = self._in_body and self._recorded_step != self.step  # a `break` before the step was done
+        begun = (self._in_body or self._left) and self._recorded_step != self.step  # a `break` before the step was done
         self._in_body = False
         if self._pending is None and self._recorded_step is not None and self._background.saved_step != self.step:
             if begun:
@@ -347,3 +368,22 @@ def _next_group(feed: feeds.Feed, batches: Iterator[Any], size: int) -> list[Any
             break
         feed.delivered()
     return group
+
+
+def _number_of(step: Any) -> int:
+    try:
+        number_of = int(operator.index(step))
+    except TypeError as cause:
+        raise UsageError(f"a step is a whole number, got {step!r}") from cause
+    if number_of < 0:
+        raise UsageError(f"a step is not negative, got {number_of}")
+    return number_of
+
+
+def _save_of(decision: Any) -> Save | None:
+    """What a policy has decided. TypeError where that is no decision, or one that no manifest can hold."""
+    if decision is None or isinstance(decision, Skip):
+        return None
+    if not (isinstance(decision, Save) and isinstance(decision.reason, str)):
+        raise TypeError(f"decide gave {decision!r}, which is no Save, Skip or None")
+    return decision

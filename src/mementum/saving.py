@@ -31,7 +31,7 @@ def save_checkpoint(
         emit(PhaseBegan(phase="commit", id=snapshot.id))
         manifest = commit(describe(snapshot, files), store, folder)  # from here on it exists
         emit(PhaseEnded(phase="commit", id=snapshot.id))
-    except MementumError:
+    except (MementumError, TypeError, ValueError):  # the latter from a manifest that a user's policy has spoiled
         _discard(store, folder)
         raise
     try:

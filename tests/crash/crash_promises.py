@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
+import re
 from collections.abc import Iterable, Iterator
 
-from crash_saves import FOLDER, HOME, JOURNAL, Process, number_of, snapshot_of
+from crash_saves import FOLDER, HOME, Process, number_of, snapshot_of
 
 from mementum.catalog import facts
 from mementum.catalog.catalog import Catalog
 from mementum.catalog.rebuild import refresh
-from mementum.errors import KeyMissing, MementumError
+from mementum.errors import MementumError
 from mementum.format import index
 from mementum.format import manifest as manifests
 from mementum.records import Block, Buffer, Damage, Entry
@@ -19,9 +19,12 @@ from mementum.storage.disk import Disk
 from mementum.storage.local import LocalStore
 from mementum.storage.store import Store
 
+TEMP = re.compile(r"\.[0-9a-f]{8}\.tmp")
 AFTERWARDS = 900  # the number and the step of the save that must succeed once the faults have stopped
 
-_rounds = itertools.count()
+
+class BrokenPromise(Exception):
+    """Something does not hold that we said would, on any disk and after any fault that we know of."""
 
 
 def numbers(told: Iterable[str], what: str) -> set[int]:
@@ -32,29 +35,34 @@ def numbers(told: Iterable[str], what: str) -> set[int]:
 def broken(disk: Disk, told: frozenset[str], *, catalog: Catalog, home: str = HOME) -> str | None:
     """The first promise that does not hold, or None. Nothing on the disk is changed.
 
-    `home` is brought up to date in `catalog`, whatever it says before, and must agree with one made anew."""
+    `home` in `catalog`, whatever it says before, is refreshed and must then say what the manifests say."""
     store = LocalStore(disk, FOLDER)
-    anew = f"{HOME} anew {next(_rounds)}"
-    for damage in refresh(catalog, anew, store):
-        return f"listed and damaged: {damage.key}: {damage.what}"
-    entries = catalog.entries(anew)
-    for entry in entries:
-        for what in damage_of(store, entry):
+    entries: list[Entry] = []
+    for folder in sorted(folders_with_manifest(store)):
+        manifest = read_manifest(store, folder)
+        if isinstance(manifest, Damage):
+            return f"listed and damaged: {manifest.key}: {manifest.what}"
+        entries.append(Entry(manifest=manifest, folder=folder))
+        for what in damage_of(store, entries[-1]):
             return f"listed and damaged: {what}"
-    refresh(catalog, home, store)
-    if catalog.entries(home) != entries:
-        return "a catalog that was refreshed differs from one made anew"
+    for damage in refresh(catalog, home, store):
+        return f"listed and damaged: {damage.key}: {damage.what}"
+    in_catalog = [(entry.folder, entry.manifest) for entry in catalog.entries(home)]
+    if in_catalog != [(entry.folder, entry.manifest) for entry in sorted(entries, key=lambda entry: entry.order)]:
+        return "a catalog that was refreshed differs from the manifests"
     return next(_lost(store, told, {number_of(entry.manifest.id) for entry in entries}), None)
+
+
+def folders_with_manifest(store: Store) -> Iterator[str]:
+    for stat in store.list("step_"):
+        folder, _, name = stat.key.partition("/")
+        if name == manifests.NAME:
+            yield folder
 
 
 def damage_of(store: Store, entry: Entry) -> Iterator[str]:
     """What verification finds in a listed checkpoint, and where it differs from what was handed over."""
-    manifest = read_manifest(store, entry.folder)
-    if isinstance(manifest, Damage):
-        yield f"{manifest.key}: {manifest.what}"
-        return
-    if manifest != entry.manifest:
-        yield f"{entry.folder}: the catalog has another manifest"
+    manifest = entry.manifest
     for damage in verify(store, entry.folder, manifest, deep=True):
         yield f"{damage.key}: {damage.what}"
         return
@@ -83,10 +91,7 @@ def _lost(store: Store, told: frozenset[str], listed: set[int]) -> Iterator[str]
         yield f"the newest checkpoint was removed: {max(saved)}"
     for number in sorted(numbers(told, "removed") & listed):
         yield f"removed and back again: checkpoint {number}"
-    try:
-        read = {fact.step for fact in facts.parse(store.get(JOURNAL))}
-    except KeyMissing:
-        read = set()
+    read = {fact.step for stat in store.list("journal/") for fact in facts.parse(store.get(stat.key))}
     for number in sorted(numbers(told, "fact") - read):
         yield f"acknowledged and lost: fact {number}"
 
@@ -118,6 +123,13 @@ def leftovers(disk: Disk) -> list[str]:
                 named |= {name, name + manifests.NAME, *(name + file.name for file in manifest.files)}
     found = names_under(disk, FOLDER)
     return [name for name in found if name.endswith(".tmp") or (name.startswith("step_") and name not in named)]
+
+
+def content_of(disk: Disk) -> frozenset[tuple[str, bytes]]:
+    """All files and folders; the random part of an unfinished file's name is left out."""
+    return frozenset(
+        (TEMP.sub(".tmp", name), b"" if name.endswith("/") else disk.read(f"/{name}")) for name in names_under(disk, "")
+    )
 
 
 def names_under(disk: Disk, folder: str, inside: str = "") -> list[str]:

@@ -6,6 +6,7 @@ of checkpoint 3 follow from its number, so that what lies on a disk can be compa
 
 from __future__ import annotations
 
+import functools
 import random
 import struct
 from collections.abc import Sequence
@@ -30,7 +31,6 @@ from mementum.storage.local import LocalStore
 TASK = "small"
 HOME = "20261130/small_3fa9c1"
 FOLDER = f"disk/{HOME}"
-JOURNAL = facts.journal_key(1)
 NOW_S = 1_796_000_000.0
 CODECS = ("planes+zstd:1", "raw")  # of even and odd numbers
 WEIGHTS: tuple[Facts, ...] = (("weight", "float32", (6, 4), 4, 96), ("bias", "bfloat16", (4,), 2, 8))
@@ -45,6 +45,7 @@ def number_of(id: str) -> int:
     return int(id[1:])
 
 
+@functools.cache
 def snapshot_of(number: int, *, step: int) -> Snapshot:
     """The snapshot of this number: a file of weights, one of optimizer state, and a context."""
     layouts = plan({"model": WEIGHTS}, {"optimizer": OPTIMIZER}, codec=CODECS[number % 2])
@@ -73,12 +74,14 @@ def _raw(layout: FileLayout, number: int) -> bytes:
 
 
 class Process:
-    """One process start of the task. Its catalog may know too little or too much: it starts with a refresh."""
+    """One process start of the task. Its catalog may know too little or too much: it starts with a refresh. Its
+    journal is its own, so that it never goes on after half a line of an earlier start."""
 
     def __init__(self, disk: Disk, told: set[str], *, catalog: Catalog, home: str = HOME) -> None:
         self.disk, self.told = disk, told
         self.store = LocalStore(disk, FOLDER)
         self.catalog, self.home = catalog, home
+        self.journal = facts.journal_key(1 + sum(1 for _ in self.store.list("journal/")))
         refresh(catalog, home, self.store)
 
     def save(self, number: int, *, step: int) -> Manifest:
@@ -112,7 +115,7 @@ class Process:
     def note(self, number: int) -> None:
         """Append a fact to the journal."""
         fact = Fact(kind="metrics", time=timestamp(NOW_S), step=number, values={"loss": 0.5})
-        self.store.append(JOURNAL, facts.render(fact))
+        self.store.append(self.journal, facts.render(fact))
         self.told.add(f"fact {number}")
 
     def claim(self) -> int:

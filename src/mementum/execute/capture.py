@@ -77,6 +77,13 @@ class BlockingCapture:
             raise
         return Captured(images=images, components=skeletons, release=slot.free)
 
+    def check(self, components: Sequence[Component]) -> Mapping[str, Mapping[str, object]]:
+        """Plan for the state as it is, without a copy; gives what of it is no tensor. UnsupportedState or UsageError
+        name what cannot be captured."""
+        skeletons, tensors = read(components)
+        self._plan(components, tensors)
+        return skeletons
+
     def _plan(
         self, components: Sequence[Component], tensors: Mapping[str, Mapping[str, torch.Tensor]]
     ) -> tuple[FileLayout, ...]:

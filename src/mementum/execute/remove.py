@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from mementum.format import manifest as manifests
 from mementum.records import Manifest
 from mementum.storage.store import Store
 
 # What we write into a checkpoint's folder. Anything else there is somebody's, and is never touched.
-OURS = re.compile(r"(.+\.safetensors|.+\.blocks|index-\d+\.json|context-\d+\.json)")
+OURS = re.compile(r"([^/]+\.safetensors|[^/]+\.blocks|index-\d+\.json|context-\d+\.json)")
 FOLDER = re.compile(r"step_\d{10,}(-\d+)?")
 
 
@@ -35,8 +36,18 @@ def orphans(store: Store) -> tuple[str, ...]:
     return tuple(key for key in parts if key.partition("/")[0] not in named)
 
 
-def discard(store: Store, folder: str) -> None:
-    """Take away what a failed save has left in its folder, manifest first."""
-    keys = [stat.key for stat in store.list(f"{folder}/")]
-    for key in sorted(keys, key=lambda key: not key.endswith(f"/{manifests.NAME}")):
+def clear(store: Store, keys: Sequence[str]) -> None:
+    """Delete orphans. Their manifests first, though they are gone: who removed one may have died before the fsync, and
+    a delete is durable even where nothing is left to delete. Else a power cut could bring back a manifest alone."""
+    for folder in dict.fromkeys(key.partition("/")[0] for key in keys):
+        store.delete(f"{folder}/{manifests.NAME}")
+    for key in keys:
         store.delete(key)
+
+
+def discard(store: Store, folder: str) -> None:
+    """Take away what a failed save has left in its folder: the manifest first, though its put has failed, since its
+    name may be on the disk."""
+    store.delete(f"{folder}/{manifests.NAME}")
+    for stat in tuple(store.list(f"{folder}/")):
+        store.delete(stat.key)

@@ -120,7 +120,7 @@ def for_width(spec: str, width: int) -> str:
     """`planes` without a number takes the element's width in bytes; a width of 1 needs no planes."""
     words = [f"planes:{width}" if word == "planes" else word for word in spec.split("+")]
     kept = [word for word in words if word != "planes:1"]
-    return "+".join(kept) or "raw"
+    return "+".join(kept) if kept else "raw"
 
 
 def check(spec: str) -> str:

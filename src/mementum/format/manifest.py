@@ -74,8 +74,8 @@ def parse(data: bytes | memoryview, what: str = NAME) -> Manifest:
     """Read and prove a manifest. UnknownFormat says what is wrong: not JSON, newer, changed, or a field."""
     fields = read_object(data, what)
     claimed = fields.text("digest")
-    head, found, tail = bytes(data).rpartition(claimed.encode())
-    if len(claimed) != 64 or not found or digest(head + ZEROS.encode() + tail) != claimed:
+    head, found, tail = bytes(data).rpartition(claimed.encode() or ZEROS.encode())
+    if len(claimed) != len(ZEROS) or not found or digest(head + ZEROS.encode() + tail) != claimed:
         raise UnknownFormat(f"{what} was changed after it was written: it does not match its own digest")
     if len(fields.items("files")) > FILES_MAX:
         raise UnknownFormat(f"{what} names more than {FILES_MAX} files")

@@ -82,7 +82,8 @@ class StatefulFeed:
         self.epoch = 0
         self._batches = 0
         self._begun = False
-        self.exactness = Exactness(conditions=_worker_conditions(loader))
+        self._state: object = None  # what was put back, until an iterator has taken it
+        self.exactness = Exactness(reasons=_own_generator(loader), conditions=_worker_conditions(loader))
 
     def begin(self) -> Iterator[Any]:
         self._begun = True
@@ -95,11 +96,12 @@ class StatefulFeed:
         self.epoch, self._batches = self.epoch + 1, 0
 
     def ends_epoch(self) -> bool | None:
-        return self._batches >= len(self.source) if hasattr(self.source, "__len__") else None
+        length = _length(self.source)
+        return None if length is None else self._batches >= length
 
     def read(self) -> dict[str, Any]:
         # Before the first iterator there is nothing to tell, and asking would make one, which draws random numbers.
-        state = self.source.state_dict() if self._begun else None
+        state = self.source.state_dict() if self._begun else self._state
         return {"epoch": self.epoch, "batches": self._batches, "state": state}
 
     def check(self, tree: dict[str, Any]) -> list[str]:
@@ -108,6 +110,7 @@ class StatefulFeed:
     def apply(self, tree: dict[str, Any]) -> None:
         if tree["state"] is not None:
             self.source.load_state_dict(tree["state"])
+        self._state = tree["state"]
         self.epoch, self._batches = tree["epoch"], tree["batches"]
 
 
@@ -172,7 +175,8 @@ class PlainFeed:
         self.epoch, self._batches = self.epoch + 1, 0
 
     def ends_epoch(self) -> bool | None:
-        return self._batches >= len(self.source) if hasattr(self.source, "__len__") else None
+        length = _length(self.source)
+        return None if length is None else self._batches >= length
 
     def read(self) -> dict[str, Any]:
         return {"epoch": self.epoch, "batches": self._batches}
@@ -192,7 +196,7 @@ def feed_for(source: Any) -> Feed:
         getattr(source, "sampler", None),
         getattr(getattr(source, "batch_sampler", None), "sampler", None),
     ):
-        if isinstance(sampler, ElasticSampler):
+        if isinstance(sampler, ElasticSampler) and _counts_samples(source):
             return ElasticFeed(source, sampler)
     if callable(getattr(source, "state_dict", None)) and callable(getattr(source, "load_state_dict", None)):
         return StatefulFeed(source)
@@ -218,6 +222,29 @@ def check(feed: Feed, tree: Mapping[str, Any]) -> list[str]:
 def apply(feed: Feed, tree: Mapping[str, Any]) -> None:
     """Move a feed to a stored place that was checked."""
     feed.apply(tree["place"])
+
+
+def _length(source: Any) -> int | None:
+    """Batches an epoch. A loader over an iterable data set has a `len` that only says that there is none."""
+    try:
+        return len(source)
+    except TypeError:
+        return None
+
+
+def _counts_samples(loader: Any) -> bool:
+    """Whether a batch tells how many samples were drawn for it: a sampler of batches that has no size does not."""
+    batches = getattr(loader, "batch_sampler", None)
+    return batches is None or type(getattr(batches, "batch_size", None)) is int
+
+
+def _own_generator(loader: Any) -> tuple[str, ...]:
+    if getattr(loader, "generator", None) is None:
+        return ()
+    return (
+        "the loader draws from a generator of its own, whose state it does not tell: later epochs come in another "
+        "order; leave `generator` out, so that it draws from torch's global one",
+    )
 
 
 def _worker_conditions(loader: Any) -> tuple[str, ...]:

@@ -103,10 +103,10 @@ def _uncast(loaded: object, stored: object) -> object:
         for key in stored:
             loaded[key] = _uncast(loaded[key], stored[key])
         return loaded
-    if type(stored) in (list, tuple) and type(loaded) is type(stored) and len(loaded) == len(stored):
-        assert isinstance(loaded, list | tuple)
+    if type(stored) is list or type(stored) is tuple:
         assert isinstance(stored, list | tuple)
-        return type(stored)(_uncast(now, before) for now, before in zip(loaded, stored, strict=True))
+        if type(loaded) is type(stored) and isinstance(loaded, list | tuple) and len(loaded) == len(stored):
+            return type(stored)(_uncast(now, before) for now, before in zip(loaded, stored, strict=True))
     return stored if isinstance(stored, str | bytes) else loaded
 
 

@@ -56,6 +56,8 @@ class ContainerState:
                 return [f"{self.name} was stored as {tree.dtype} {tuple(tree.shape)}, it has another dtype or shape"]
         elif type(tree) is not type(thing):
             return [f"{self.name} was stored as {type(tree).__name__} and is {type(self.thing).__name__}"]
+        elif isinstance(tree, deque) and isinstance(thing, deque) and tree.maxlen != thing.maxlen:
+            return [f"{self.name} was stored with maxlen {tree.maxlen} and has maxlen {thing.maxlen}"]
         return []
 
     def apply(self, tree: Any) -> None:
@@ -85,11 +87,10 @@ class GeneratorState:
         return {"torch": self.thing.get_state().numpy().tobytes()}
 
     def check(self, tree: object) -> list[str]:
-        kinds = set(tree) if isinstance(tree, dict) else set()
-        live = read.keys() if isinstance(read := self.read(), dict) else set()
-        if kinds != live:
-            return [f"{self.name} was stored as a {'/'.join(sorted(map(str, kinds)))} generator and is another kind"]
-        return []
+        stored, live = _kind(tree), _kind(self.read())
+        if stored == live:
+            return []
+        return [f"{self.name} was stored as a generator of kind {stored} and is of kind {live}"]
 
     def apply(self, tree: Any) -> None:
         if isinstance(self.thing, random.Random):
@@ -100,12 +101,26 @@ class GeneratorState:
             self.thing.set_state(torch.frombuffer(bytearray(tree["torch"]), dtype=torch.uint8))
 
 
+def _kind(tree: object) -> str:
+    """Of a generator by its state: the library, and what it calls the algorithm or how many bytes it has."""
+    match tree:
+        case {"numpy": {"bit_generator": str(name)}}:
+            return f"numpy {name}"
+        case {"torch": bytes(state)}:
+            return f"torch with {len(state)} bytes"
+        case {"random": _}:
+            return "random"
+    return "unknown"
+
+
 def component_for(name: str, thing: object, names: Callable[[], dict[int, str]]) -> Component:
     """The component that fits `thing`. UnsupportedState, with the way out, if nothing does."""
     if isinstance(thing, torch.nn.Module):
         return ModuleState(name, thing)
     if isinstance(thing, torch.optim.Optimizer):
         return OptimizerState(name, thing, names())
+    if isinstance(thing, random.SystemRandom):
+        raise UnsupportedState(name, thing, why="has no state: its numbers come from the system")
     if isinstance(thing, random.Random | np.random.Generator | torch.Generator):
         return GeneratorState(name, thing)
     if callable(getattr(thing, "state_dict", None)) and callable(getattr(thing, "load_state_dict", None)):

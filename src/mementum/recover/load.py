@@ -36,7 +36,7 @@ def load(store: Store, folder: str, manifest: Manifest) -> Loaded | tuple[Damage
         found += wrong
     tensors: dict[str, dict[str, torch.Tensor]] = {}
     for stored in () if found else proved.index.tensors:
-        tensor = _tensor(stored, raw[stored.file])
+        tensor = _tensor(stored, raw[stored.file], f"{folder}/{stored.file}")
         if isinstance(tensor, Damage):
             found.append(tensor)
         else:
@@ -58,15 +58,15 @@ def _read(store: Store, key: str, file: DataFile) -> tuple[np.ndarray[Any, np.dt
     return array, read_blocks(store, key, file, take)
 
 
-def _tensor(stored: StoredTensor, raw: np.ndarray[Any, np.dtype[np.uint8]]) -> torch.Tensor | Damage:
+def _tensor(stored: StoredTensor, raw: np.ndarray[Any, np.dtype[np.uint8]], key: str) -> torch.Tensor | Damage:
     dtype = vars(torch).get(stored.dtype)  # not getattr: torch imports modules when it is asked for their names
     if not isinstance(dtype, torch.dtype):
-        return Damage(key=stored.file, what=f"{stored.name} has dtype {stored.dtype!r}, which this torch does not know")
+        return Damage(key=key, what=f"{stored.name} has dtype {stored.dtype!r}, which this torch does not know")
     elements = 1
     for extent in stored.shape:
         elements *= extent
     if elements * dtype.itemsize != stored.size:
-        return Damage(key=stored.file, what=f"{stored.name}: its shape and its size do not agree")
+        return Damage(key=key, what=f"{stored.name}: its shape and its size do not agree")
     if stored.size == 0:
         return torch.empty(stored.shape, dtype=dtype)
     flat = torch.from_numpy(raw[stored.offset : stored.offset + stored.size])
