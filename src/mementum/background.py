@@ -10,6 +10,7 @@ import psutil
 
 from mementum.assemble import number
 from mementum.catalog import facts
+from mementum.catalog.rebuild import refresh
 from mementum.clock import Clock, timestamp
 from mementum.decide.retain import Retention, retain
 from mementum.errors import MementumError, StoreError
@@ -131,6 +132,14 @@ class Background:
             self._prune()
         except MementumError as error:  # what is kept is safe, and the next save tries again
             self._emit(Failed(what="removing old checkpoints", error=error.message, kept="all that retention keeps"))
+            self._relist()
+
+    def _relist(self) -> None:
+        """Enter again what a removal has taken out of the catalog and could not take off the disk."""
+        try:
+            refresh(self._opened.catalog, self._opened.home, self._opened.store)
+        except MementumError as error:
+            self._emit(Failed(what="reading the checkpoints anew", error=error.message, kept="all checkpoints"))
 
     def _prune(self) -> None:
         opened = self._opened

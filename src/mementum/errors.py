@@ -135,7 +135,7 @@ class TaskInUse(MementumError):
             kept="its checkpoints; nothing was changed",
             next_command="close the run that has it: run.close(), or a `with` block"
             if own
-            else f"wait for it or stop it (kill {pid}), or choose another task name",
+            else f"wait for it{f' or stop it (kill {pid})' if pid else ''}, or choose another task name",
         )
         self.task, self.host, self.pid = task, host, pid
 

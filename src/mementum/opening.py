@@ -16,7 +16,7 @@ from mementum.errors import StoreError, UsageError
 from mementum.events import Emit, Note, PassedOver
 from mementum.execute.claim import Attempt, claim
 from mementum.pruning import sweep
-from mementum.records import record
+from mementum.records import Damage, record
 from mementum.storage.disk import PosixDisk
 from mementum.storage.local import LocalStore
 
@@ -55,8 +55,8 @@ def open_task(
     attempt = claim(store, task=task, facts=about, clock=clock)
     try:
         sweep(store, emit=emit)
-        catalog = open_catalog(folder, emit=emit)
-        for damage in refresh(catalog, home, store):
+        catalog, damages = _refreshed(folder, home, store, emit)
+        for damage in damages:
             emit(PassedOver(id=damage.key, what=damage.what))
     except BaseException:
         attempt.hold.release()
@@ -64,11 +64,22 @@ def open_task(
     return Opened(task=task, home=home, store=store, catalog=catalog, attempt=attempt)
 
 
+def _refreshed(root: Path, home: str, store: LocalStore, emit: Emit) -> tuple[Catalog, tuple[Damage, ...]]:
+    catalog = open_catalog(root, emit=emit)
+    try:
+        return catalog, refresh(catalog, home, store)
+    except StoreError as error:  # a torn page of the catalog shows when it is read; the store's own faults come again
+        catalog.close()
+        emit(Note(text=f"the catalog of {root} cannot be used ({error}); it is kept in memory, saving goes on"))
+        catalog = open_sqlite(None)
+        return catalog, refresh(catalog, home, store)
+
+
 def open_catalog(root: Path, *, emit: Emit) -> Catalog:
     """The root's catalog in its file; in memory where that cannot be written, since it is only a cache."""
     try:
         return open_sqlite(catalog_path(root))
-    except (StoreError, OSError) as error:
+    except (StoreError, OSError, RuntimeError) as error:  # the last from a user without a home folder
         emit(Note(text=f"the catalog of {root} cannot be used ({error}); it is kept in memory, saving goes on"))
         return open_sqlite(None)
 

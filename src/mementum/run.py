@@ -18,6 +18,7 @@ from mementum.execute.capture import Capture, Captured
 from mementum.execute.commit import new_id
 from mementum.execute.snapshot import Snapshot
 from mementum.format import context as contexts
+from mementum.format.fields import INTEGER_MAX
 from mementum.live import feeds, rng
 from mementum.live.component import Component
 from mementum.opening import Opened
@@ -139,10 +140,12 @@ class Run:
         Making an iterator draws random numbers. Where the stored state had one already, the generators are put back
         after it is made, otherwise before."""
         stored, self._rng = self._rng, None
-        if stored is not None and not self._iterating:
+        # Persistent workers are one iterator for all epochs, which has drawn in the first.
+        drawn = self._iterating or (feed.epoch > 0 and getattr(feed.source, "persistent_workers", False))
+        if stored is not None and not drawn:
             rng.apply(dict(stored))
         batches = feed.begin()
-        if stored is not None and self._iterating:
+        if stored is not None and drawn:
             rng.apply(dict(stored))
         self._iterating = True
         return batches
@@ -377,6 +380,8 @@ def _number_of(step: Any) -> int:
         raise UsageError(f"a step is a whole number, got {step!r}") from cause
     if number_of < 0:
         raise UsageError(f"a step is not negative, got {number_of}")
+    if number_of >= INTEGER_MAX:  # no manifest could be read that has it
+        raise UsageError(f"a step is less than 2 ** 62, got {number_of}")
     return number_of
 
 

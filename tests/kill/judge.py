@@ -26,13 +26,15 @@ def listed(root: Path) -> tuple[Entry, ...]:
         return ()
     catalog = open_sqlite(None)
     try:
-        assert refresh(catalog, home, store) == ()
+        unreadable = refresh(catalog, home, store)
+        assert not unreadable, f"manifests that cannot be read: {unreadable}"
         entries = tuple(catalog.entries(home))
     finally:
         catalog.close()
     for entry in entries:
         assert entry.damaged is None, f"{entry.manifest.id} was marked as damaged: {entry.damaged}"
-        assert verify(store, entry.folder, entry.manifest, deep=True) == ()
+        damage = verify(store, entry.folder, entry.manifest, deep=True)
+        assert not damage, f"{entry.manifest.id} is listed and damaged: {damage}"
     return entries
 
 
@@ -47,30 +49,34 @@ def check_death(root: Path, acknowledged: Iterable[str]) -> tuple[Entry, ...]:
 def check_end(root: Path, straight: Path) -> None:
     """The last checkpoint is bit for bit that of the straight run, and nothing lies about that should not."""
     entries = listed(root)
-    assert [entry.manifest.step for entry in entries][-1] == trainer.STEPS
-    assert len(entries) == trainer.KEEP_LAST
+    steps = [entry.manifest.step for entry in entries]
+    assert steps[-1:] == [trainer.STEPS], f"the last checkpoints are of steps {steps}"
+    assert len(steps) == trainer.KEEP_LAST, f"{trainer.KEEP_LAST} are to be kept, there are those of steps {steps}"
     leftovers = [str(path) for path in root.rglob("*.tmp")]
     assert not leftovers, f"unfinished files are left: {leftovers}"
     store, _ = _home(root)
     assert store is not None
-    assert orphans(store) == ()
+    parts = orphans(store)
+    assert not parts, f"parts that no manifest names are left: {parts}"
     folders = {stat.key.partition("/")[0] for stat in store.list("step_")}
-    assert folders == {entry.folder for entry in entries}
+    assert folders == {entry.folder for entry in entries}, f"there are folders {sorted(folders)}"
     _compare(_last(root, entries), _last(straight, listed(straight)))
 
 
 def _compare(ours: tuple[Loaded, bytes], theirs: tuple[Loaded, bytes]) -> None:
     (loaded, context), (expected, expected_context) = ours, theirs
-    assert loaded.tensors.keys() == expected.tensors.keys()
+    assert loaded.tensors.keys() == expected.tensors.keys(), f"there are {sorted(loaded.tensors)}"
     for component, tensors in expected.tensors.items():
-        assert loaded.tensors[component].keys() == tensors.keys()
+        assert loaded.tensors[component].keys() == tensors.keys(), f"{component} has other tensors"
         for name, tensor in tensors.items():
             mine = loaded.tensors[component][name]
-            assert mine.dtype == tensor.dtype
+            assert mine.dtype == tensor.dtype, f"{component}/{name} is {mine.dtype}"
             assert torch.equal(mine, tensor), f"{component}/{name} differs"
-    assert loaded.context["feed"] == expected.context["feed"]
-    assert loaded.context["rng"]["torch"] == expected.context["rng"]["torch"]
-    assert context == expected_context  # everything else: generators, schedulers, scaler, counters
+    for name in ("step", "epoch", "feed", "values"):
+        assert loaded.context[name] == expected.context[name], f"{name} differs: {loaded.context[name]}"
+    for name in ("python", "torch"):
+        assert loaded.context["rng"][name] == expected.context["rng"][name], f"the generator of {name} differs"
+    assert context == expected_context, "the context differs"  # numpy's generator, schedulers and the scaler too
 
 
 def _last(root: Path, entries: tuple[Entry, ...]) -> tuple[Loaded, bytes]:

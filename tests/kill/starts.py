@@ -30,17 +30,51 @@ class Started:
 Start = Callable[[Path], Started]
 
 
-def start_fresh(root: Path) -> Started:
-    """A new interpreter that imports everything: what a restart is in real life."""
-    reading, writing = os.pipe()
-    process = subprocess.Popen(
-        (sys.executable, *WARNINGS, str(HERE / "trainer.py"), str(root), str(writing)),
-        pass_fds=(writing,),
-        start_new_session=True,
-        env={**os.environ, **THREADS},
-    )
-    os.close(writing)
-    return Started(pid=process.pid, descriptor=reading, wait=process.wait)
+class Fresh:
+    """Starts every trainer as a new interpreter that imports everything: what a restart is in real life.
+
+    The next one is started ahead and waits for the name of its root, so that it imports while this one trains.
+    Use it in a `with` block; more than `starts_max` starts are not served.
+    """
+
+    def __init__(self, *, starts_max: int) -> None:
+        self._left = starts_max
+        self._ahead: tuple[subprocess.Popen[bytes], int] | None = None
+
+    def __enter__(self) -> Self:
+        self._launch()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._ahead is not None:
+            process, descriptor = self._ahead
+            os.close(descriptor)
+            process.kill()
+            process.communicate()
+
+    def start(self, root: Path) -> Started:
+        assert self._ahead is not None, "more starts than were announced"
+        (process, descriptor), self._ahead = self._ahead, None
+        assert process.stdin is not None
+        with process.stdin:
+            process.stdin.write(f"{root}\n".encode())
+        self._launch()
+        return Started(pid=process.pid, descriptor=descriptor, wait=process.wait)
+
+    def _launch(self) -> None:
+        if self._left == 0:
+            return
+        self._left -= 1
+        reading, writing = os.pipe()
+        process = subprocess.Popen(
+            (sys.executable, *WARNINGS, str(HERE / "trainer.py"), str(writing)),
+            stdin=subprocess.PIPE,
+            pass_fds=(writing,),
+            start_new_session=True,
+            env={**os.environ, **THREADS},
+        )
+        os.close(writing)
+        self._ahead = process, reading
 
 
 class Zygote:

@@ -9,20 +9,21 @@ import random
 from pathlib import Path
 
 import pytest
-from killer import PHASES, Aim, Siege, Tally, aim_at, straight_run
-from starts import start_fresh
+from killer import PHASES, Aim, Phase, Siege, Tally, aim_at, straight_run
+from starts import Fresh
 
 KILLS = 5
 
 
 def test_five_kills_change_nothing(tmp_path: Path, rng: random.Random) -> None:
     tally = Tally()
-    targets = [phase for phase in PHASES if phase != "resume"]
+    targets: list[Phase] = [phase for phase in PHASES if phase != "resume"]
     rng.shuffle(targets)
     # Each phase once; the resume later, when there is something to resume from.
-    aims = [aim_at(target, tally, rng) for target in [*targets, "resume"]]
-    siege = Siege(start_fresh, straight_run(start_fresh, tmp_path / "straight"), tally)
-    siege.train(tmp_path / "killed", aims)
+    aims = [aim_at(target, tally, rng) for target in (*targets, "resume")]
+    with Fresh(starts_max=KILLS + 2) as fresh:  # a run without a kill, and the start that reaches the end
+        siege = Siege(fresh.start, straight_run(fresh.start, tmp_path / "straight"), tally)
+        siege.train(tmp_path / "killed", aims)
     print(f"\n{' '.join(map(str, aims))}\n{tally}")
     assert tally.kills >= KILLS
 

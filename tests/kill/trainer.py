@@ -133,7 +133,7 @@ class Pupil:
 
     def state(self) -> dict[str, Any]:
         """Everything that must come back, the generators of the process included."""
-        parts = {**self.models, **self.optimizers, **self.schedulers, "scaler": self.scaler}
+        parts: dict[str, Any] = {**self.models, **self.optimizers, **self.schedulers, "scaler": self.scaler}
         return {
             **{name: part.state_dict() for name, part in parts.items()},
             "generator": self.generator.get_state(),
@@ -168,7 +168,7 @@ def train(root: str, wire: Wire) -> None:
         for step, (features, labels) in run.steps(pupil.loader, STEPS):
             loss = pupil.learn(features, labels)
             run.values["seen"] = run.values.get("seen", 0) + len(labels)
-            wire.tell("step", step, loss.item().hex(), run.values["seen"])
+            wire.tell("step", step, float(loss.item()).hex(), run.values["seen"])
             if step % CATCH_UP_STEPS == 0:
                 run.wait()
             run.record(loss=loss)
@@ -194,4 +194,4 @@ def digests(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
 
 
 if __name__ == "__main__":
-    train(sys.argv[1], Wire(int(sys.argv[2])))
+    train(sys.stdin.readline().rstrip("\n"), Wire(int(sys.argv[1])))

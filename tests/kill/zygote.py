@@ -11,6 +11,7 @@ import socket
 import sys
 import traceback
 
+import torch._dynamo  # noqa: F401 - the first optimizer imports it, which takes longer than all else in a start
 import trainer
 
 REQUEST_BYTES_MAX = 4096  # a request is one path

@@ -68,7 +68,7 @@ def _tensor(stored: StoredTensor, raw: np.ndarray[Any, np.dtype[np.uint8]], key:
     if elements * dtype.itemsize != stored.size:
         return Damage(key=key, what=f"{stored.name}: its shape and its size do not agree")
     if stored.size == 0:
-        return torch.empty(stored.shape, dtype=dtype)
+        return torch.empty(stored.shape, dtype=dtype, device="cpu")
     flat = torch.from_numpy(raw[stored.offset : stored.offset + stored.size])
     if stored.offset % dtype.itemsize:
         flat = flat.clone()  # a file of somebody else's making may place a tensor on an odd offset

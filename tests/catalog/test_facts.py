@@ -1,0 +1,80 @@
+"""Facts come back from a journal as they were told, and torn lines say nothing."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mementum.catalog import facts
+from mementum.records import Fact
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+VALUES = st.dictionaries(
+    TEXT, st.none() | st.integers() | st.floats(allow_nan=False) | TEXT | st.booleans(), max_size=3
+)
+FACTS = st.builds(
+    Fact, kind=TEXT, time=TEXT, checkpoint=st.none() | TEXT, step=st.none() | st.integers(), values=VALUES
+)
+ONE = Fact(kind="metrics", time="2026-11-30T06:10:09.000000Z", step=3, values={"loss": 0.5, "größe": float("inf")})
+
+
+@given(written=st.lists(FACTS, max_size=5))
+def test_what_was_rendered_is_parsed(written: list[Fact]) -> None:
+    data = b"".join(map(facts.render, written))
+    assert facts.parse(data) == tuple(written)
+    assert facts.parse(memoryview(data)) == tuple(written)
+
+
+def test_a_fact_is_one_line_without_what_is_none() -> None:
+    line = facts.render(Fact(kind="ended", time="t", values={"why": "line\nbreak\u2028"}))
+    assert line == '{"kind":"ended","time":"t","values":{"why":"line\\nbreak\u2028"}}\n'.encode()
+    assert facts.render(Fact(kind="k", time="t")) == b'{"kind":"k","time":"t"}\n'
+    assert facts.parse(line)[0].values == {"why": "line\nbreak\u2028"}
+
+
+def test_every_torn_end_loses_its_own_line_only() -> None:
+    whole, last = facts.render(ONE), facts.render(Fact(kind="ended", time="t", values={"why": "finished"}))
+    for end in range(len(last) - 1):
+        assert facts.parse(whole + last[:end]) == (ONE,)
+        assert facts.parse(whole + last[:end] + b"\n" + whole) == (ONE, ONE)
+    assert len(facts.parse(whole + last[:-1])) == 2  # only the line's end is missing
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"",
+        b"\0\0\0\0",
+        b"\xff\xfe",
+        b"[]",
+        b"1",
+        b"null",
+        b'"kind"',
+        b"{}",
+        b'{"kind":"k"}',
+        b'{"time":"t"}',
+        b'{"kind":1,"time":"t"}',
+        b'{"kind":"k","time":null}',
+        b'{"kind":"k","time":"t","step":"3"}',
+        b'{"kind":"k","time":"t","step":true}',
+        b'{"kind":"k","time":"t","step":1.0}',
+        b'{"kind":"k","time":"t","checkpoint":7}',
+        b'{"kind":"k","time":"t","values":[]}',
+        b'{"kind":"k","time":"t","values":{"$nothing":1}}',
+        b'{"kind":"k","time":"t","values":{"a":{"$int":"x"}}}',
+        b"[" * 100_000,
+        b'{"kind":"k","time":"t","values":' + b'{"a":' * 50_000,
+    ],
+)
+def test_lines_that_are_no_facts_say_nothing(line: bytes) -> None:
+    assert facts.parse(facts.render(ONE) + line + b"\n" + facts.render(ONE)) == (ONE, ONE)
+
+
+@given(data=st.binary(max_size=60))
+def test_nothing_makes_it_raise(data: bytes) -> None:
+    facts.parse(data)
+
+
+def test_keys_of_journals() -> None:
+    assert (facts.journal_key(3), facts.journal_key(12345)) == ("journal/0003.jsonl", "journal/12345.jsonl")
