@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -12,8 +13,10 @@ from mementum.decide.interval import EverySeconds, EverySteps
 from mementum.decide.policy import First, Policy
 from mementum.decide.retain import Retention
 from mementum.errors import UsageError
+from mementum.format.fields import INTEGER_MAX
 from mementum.live.component import Component
-from mementum.live.optimizers import OptimizerState, parameter_names
+from mementum.live.names import parameter_names
+from mementum.live.optimizers import OptimizerState
 from mementum.live.stateful import component_for
 from mementum.records import Exactness
 
@@ -112,5 +115,20 @@ def number(value: Any) -> Any:
 
 
 def held(value: Any) -> Any:
-    """A recorded value without its graph, not yet read."""
-    return value.detach() if isinstance(value, torch.Tensor) else value
+    """A recorded value without its graph, not yet read. Scalars are copied: an average may be changed in place."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    return value.detach().clone() if value.numel() == 1 else value.detach()
+
+
+def step_number(step: Any) -> int:
+    """A step that the caller names. UsageError if no manifest could hold it."""
+    try:
+        number_of = int(operator.index(step))
+    except TypeError as cause:
+        raise UsageError(f"a step is a whole number, got {step!r}") from cause
+    if number_of < 0:
+        raise UsageError(f"a step is not negative, got {number_of}")
+    if number_of >= INTEGER_MAX:  # no manifest could be read that has it
+        raise UsageError(f"a step is less than 2 ** 62, got {number_of}")
+    return number_of

@@ -9,7 +9,9 @@ MementumError
 │   └── KeyMissing              the key does not exist
 ├── CheckpointError
 │   ├── CheckpointDamaged       bytes are missing or differ from their digests; `damage` lists them
-│   ├── UnknownFormat           written by a newer mementum, or not by mementum
+│   ├── UnknownFormat           not what mementum writes
+│   ├── NotReadableHere         as it was written, but not for this process: a newer format, a missing class or codec
+│   │   └── NewerFormat         written by a newer mementum
 │   ├── NothingToResume         there is no checkpoint that can be restored
 │   └── StateMismatch           the live objects do not fit what was stored; `differences` lists them
 ├── TaskInUse                   another process on this host trains the same task
@@ -105,7 +107,11 @@ class CheckpointDamaged(CheckpointError):
 
 
 class UnknownFormat(CheckpointError):
-    """The file was written by a newer mementum, or is not ours."""
+    """The bytes are not what mementum writes."""
+
+
+class NotReadableHere(CheckpointError):
+    """The bytes may be whole, but this process cannot read them: a newer format, a codec or class that is not here."""
 
 
 class NothingToResume(CheckpointError):

@@ -67,7 +67,7 @@ def open_task(
 def _refreshed(root: Path, home: str, store: LocalStore, emit: Emit) -> tuple[Catalog, tuple[Damage, ...]]:
     catalog = open_catalog(root, emit=emit)
     try:
-        return catalog, refresh(catalog, home, store)
+        return catalog, refresh(catalog, home, store, strict=True)
     except StoreError as error:  # a torn page of the catalog shows when it is read; the store's own faults come again
         catalog.close()
         emit(Note(text=f"the catalog of {root} cannot be used ({error}); it is kept in memory, saving goes on"))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import operator
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from mementum.assemble import NO_DATA, held, number
+from mementum.assemble import NO_DATA, held, number, step_number
 from mementum.background import Background
 from mementum.clock import Clock, timestamp
 from mementum.decide.policy import Policy
@@ -18,7 +17,6 @@ from mementum.execute.capture import Capture, Captured
 from mementum.execute.commit import new_id
 from mementum.execute.snapshot import Snapshot
 from mementum.format import context as contexts
-from mementum.format.fields import INTEGER_MAX
 from mementum.live import feeds, rng
 from mementum.live.component import Component
 from mementum.opening import Opened
@@ -116,7 +114,7 @@ class Run:
             batches = self._begin_epoch(feed)
             before = self.step
             while total is None or self.step < total:
-                group = _next_group(feed, batches, accumulate)
+                group = feeds.take(feed, batches, accumulate)
                 if not group:
                     feed.end_epoch()
                     self._iterating = False
@@ -192,7 +190,7 @@ class Run:
         if failure is not None:
             raise SaveFailed("a save in the background failed", kept="older checkpoints") from failure
         if not self._in_body:
-            self.step = self.step + 1 if step is None else _number_of(step)
+            self.step = self.step + 1 if step is None else step_number(step)
             self._rng = None  # a loop of the user's own draws from the generators as they are
         self._recorded_step = self.step
         self._recent.append({"step": self.step, **{name: held(value) for name, value in metrics.items()}})
@@ -203,8 +201,8 @@ class Run:
     def save(self, reason: str = "asked by the program") -> None:
         """Save at the end of this step's body, or at once outside of `steps`."""
         self._require_open()
-        if not isinstance(reason, str):
-            raise UsageError(f"a reason is a text, got {type(reason).__name__}")
+        if not (isinstance(reason, str) and reason.isprintable()):
+            raise UsageError(f"a reason is a printable text, got {reason!r}")
         self._pending = Save(reason=reason)
         if not self._in_body:
             self._save_if_pending()
@@ -260,20 +258,27 @@ class Run:
         id = new_id(self._clock.now())
         self._emit(PhaseBegan(phase="capture", id=id))
         self._since_step, self._since_s = self.step, began_s
+        try:
+            snapshot = self._capture_now(id, save, began_s)
+        finally:
+            self._emit(PhaseEnded(phase="capture", id=id, duration_s=self._clock.monotonic() - began_s))
+        if snapshot is None:
+            self._emit(SaveSkipped(step=self.step, reason="no memory is free: the disk is behind"))
+        else:
+            self._background.submit(snapshot)
+
+    def _capture_now(self, id: str, save: Save, began_s: float) -> Snapshot | None:
         captured = self._capture.take(self._components)
         if captured is None:
             self._background.cancel_waiting()
             captured = self._capture.take(self._components)
         if captured is None:
-            self._emit(SaveSkipped(step=self.step, reason="no memory is free: the disk is behind"))
-            return
+            return None
         try:
-            snapshot = self._snapshot(id, save, captured, began_s)
+            return self._snapshot(id, save, captured, began_s)
         except BaseException:
             captured.release()
             raise
-        self._emit(PhaseEnded(phase="capture", id=id, duration_s=snapshot.blocked_s))
-        self._background.submit(snapshot)
 
     def _snapshot(self, id: str, save: Save, captured: Captured, began_s: float) -> Snapshot:
         recent = tuple(self._plain(row) for row in self._recent)
@@ -360,29 +365,6 @@ class Run:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close(why="finished" if kind is None else kind.__name__)
-
-
-def _next_group(feed: feeds.Feed, batches: Iterator[Any], size: int) -> list[Any]:
-    group: list[Any] = []
-    while len(group) < size:
-        try:
-            group.append(next(batches))
-        except StopIteration:
-            break
-        feed.delivered()
-    return group
-
-
-def _number_of(step: Any) -> int:
-    try:
-        number_of = int(operator.index(step))
-    except TypeError as cause:
-        raise UsageError(f"a step is a whole number, got {step!r}") from cause
-    if number_of < 0:
-        raise UsageError(f"a step is not negative, got {number_of}")
-    if number_of >= INTEGER_MAX:  # no manifest could be read that has it
-        raise UsageError(f"a step is less than 2 ** 62, got {number_of}")
-    return number_of
 
 
 def _save_of(decision: Any) -> Save | None:

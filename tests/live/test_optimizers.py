@@ -293,8 +293,8 @@ def test_a_parameter_that_joined_later(tmp_path: Path) -> None:
     with pytest.raises(StateMismatch) as refused:
         resume(tmp_path, fresh)
     assert refused.value.differences == (
-        "optimizer, group 0: 1.bias was stored and is not in it",
-        "optimizer, group 0: 1.weight was stored and is not in it",
+        "optimizer, group 0: model.1.bias was stored and is not in it",
+        "optimizer, group 0: model.1.weight was stored and is not in it",
     )
     assert bits(fresh["model"].state_dict()) == before
     assert not fresh["optimizer"].state
@@ -321,8 +321,8 @@ def test_other_groups_are_named_and_nothing_changes(tmp_path: Path) -> None:
     first, second, third = (list(layer.parameters()) for layer in fresh_model)
     assert refused(first + second + third) == ("optimizer was stored with 2 parameter groups and has 1",)
     assert refused([first[0]], [first[1], *second, *third]) == (
-        "optimizer, group 0: 0.bias was stored and is not in it",
-        "optimizer, group 1: 0.bias is in it and was not stored",
+        "optimizer, group 0: model.0.bias was stored and is not in it",
+        "optimizer, group 1: model.0.bias is in it and was not stored",
     )
 
 

@@ -6,7 +6,7 @@ import re
 
 from mementum.catalog import facts
 from mementum.catalog.catalog import Catalog
-from mementum.errors import MementumError
+from mementum.errors import MementumError, NotReadableHere
 from mementum.format import manifest as manifests
 from mementum.records import Damage
 from mementum.storage.store import Store
@@ -15,9 +15,10 @@ MANIFEST = re.compile(r"(step_\d{10,}(?:-\d+)?)/meta\.json")
 HEAD = 256  # bytes of a manifest in which its id stands
 
 
-def refresh(catalog: Catalog, home: str, store: Store) -> tuple[Damage, ...]:
+def refresh(catalog: Catalog, home: str, store: Store, *, strict: bool = False) -> tuple[Damage, ...]:
     """Enter what is missing, drop what is gone, take in longer journals. Manifests that cannot be read come back
-    as damage: they are not entered, and nothing of theirs is deleted."""
+    as damage: they are not entered, and nothing of theirs is deleted. With `strict`, one that only a newer mementum can
+    read is raised as NotReadableHere: who goes on from an older checkpoint should know."""
     damage: list[Damage] = []
     known = {entry.folder: entry.manifest.id for entry in catalog.entries(home)}
     present: set[str] = set()
@@ -31,6 +32,8 @@ def refresh(catalog: Catalog, home: str, store: Store) -> tuple[Damage, ...]:
                 continue
             catalog.add(home, manifests.parse(store.get(stat.key), stat.key), match[1])
         except MementumError as error:
+            if strict and isinstance(error, NotReadableHere):
+                raise
             damage.append(Damage(key=stat.key, what=error.message))
     for folder in known.keys() - present:
         catalog.forget(home, folder)

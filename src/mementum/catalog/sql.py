@@ -138,7 +138,7 @@ class SqlCatalog:
             ).all()
             facts = connection.execute(
                 sa.select(facts_table)
-                .where(facts_table.c.home == home)
+                .where(facts_table.c.home == home, facts_table.c.kind.in_(("metrics", "damaged", "verified")))
                 .order_by(facts_table.c.time, facts_table.c.source, facts_table.c.number)
             ).all()
         found = [(row.folder, _manifest(row.manifest)) for row in rows]

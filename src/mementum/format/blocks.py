@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import xxhash
 
-from mementum.errors import UnknownFormat, UsageError
+from mementum.errors import NotReadableHere, UnknownFormat, UsageError
 from mementum.format.codec import for_width, parse
 from mementum.records import Block, Buffer, record
 
@@ -63,13 +63,14 @@ def damage(block: Block, stored: Buffer) -> str | None:
 
 
 def decode(block: Block, stored: Buffer) -> Buffer:
-    """The raw bytes of a block whose stored bytes were found whole. UnknownFormat if they cannot be proved."""
+    """The raw bytes of a block whose stored bytes were found whole. UnknownFormat if they cannot be proved,
+    NotReadableHere if their codec is not installed."""
     if block.codec == "raw":
         return stored
     try:
         codec = parse(block.codec)
     except UsageError as cause:  # the spec is the file's, not the caller's: a codec of a plugin that is not here
-        raise UnknownFormat(f"the block at {block.offset} cannot be decoded: {cause.message}") from cause
+        raise NotReadableHere(f"the block at {block.offset} cannot be decoded: {cause.message}") from cause
     raw = codec.decode(stored, block.raw_size)
     if digest(raw) != block.raw_digest:
         raise UnknownFormat(f"the block at {block.offset} decodes ({block.codec}) to other bytes than were written")

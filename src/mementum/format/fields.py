@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn, TypeGuard
 
-from mementum.errors import UnknownFormat
+from mementum.errors import NotReadableHere, UnknownFormat
 
 FORMAT = 1  # of manifests, indexes and contexts; a reader refuses what is newer than itself
 INTEGER_MAX = 1 << 62  # no size, offset or count of ours comes near it
@@ -69,7 +69,7 @@ def read_object(data: bytes | memoryview, what: str) -> Fields:
     except (ValueError, RecursionError) as cause:
         raise UnknownFormat(f"{what} is not JSON: {cause}") from cause
     if fields.count("format") > FORMAT:
-        raise UnknownFormat(
+        raise NotReadableHere(
             f"{what} has format {fields.count('format')}, this mementum reads up to {FORMAT}",
             kept="the checkpoint; nothing was changed",
             next_command="pip install --upgrade mementum",

@@ -10,7 +10,7 @@ from mementum.format.typed_scalars import JSON, NoTypedForm, encode_int, encode_
 
 
 class ClassGone(LookupError):
-    """A class that the state names is not there; whoever knows the path turns this into CheckpointError."""
+    """A class that the state names is not there; whoever knows the path turns this into NotReadableHere."""
 
     def __init__(self, name: str, what: str) -> None:
         super().__init__(f"{name} {what}")

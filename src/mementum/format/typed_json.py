@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from enum import Enum
 from typing import Any
 
-from mementum.errors import CheckpointError, MementumError, UnknownFormat, UnsupportedState
+from mementum.errors import NotReadableHere, MementumError, UnknownFormat, UnsupportedState
 from mementum.format import typed_containers, typed_scalars, typed_tensors
 from mementum.format.typed_classes import ClassGone, decode_member, encode_member
 from mementum.format.typed_scalars import JSON, NoTypedForm, encode_float, encode_int, encode_str, parts, read
@@ -58,7 +58,7 @@ def encode(value: object, *, path: str = "$") -> JSON:
 
 
 def decode(data: JSON, *, path: str = "$") -> object:
-    """The value that `encode` was given. UnknownFormat for what it never returns; CheckpointError where a class of the
+    """The value that `encode` was given. UnknownFormat for what it never returns; NotReadableHere where a class of the
     state is not there any more."""
     try:
         return Decoder(path).value(data)
@@ -275,7 +275,7 @@ class Decoder(_Walk):
         except (MementumError, RecursionError):
             raise
         except ClassGone as gone:
-            raise CheckpointError(f"{self.path}: {gone}", next_command=gone.next_command) from None
+            raise NotReadableHere(f"{self.path}: {gone}", next_command=gone.next_command) from None
         except FAULTS as fault:
             what = (str(fault).splitlines() or [type(fault).__name__])[0][:MAX_FAULT]
             raise UnknownFormat(

@@ -224,6 +224,18 @@ def apply(feed: Feed, tree: Mapping[str, Any]) -> None:
     feed.apply(tree["place"])
 
 
+def take(feed: Feed, batches: Iterator[Any], count: int) -> list[Any]:
+    """The next batches of an epoch, at most `count`; fewer, or none, at its end."""
+    taken: list[Any] = []
+    while len(taken) < count:
+        try:
+            taken.append(next(batches))
+        except StopIteration:
+            break
+        feed.delivered()
+    return taken
+
+
 def _length(source: Any) -> int | None:
     """Batches an epoch. A loader over an iterable data set has a `len` that only says that there is none."""
     try:

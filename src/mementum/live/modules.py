@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from mementum.live.names import bare, by_canonical, canonical
+
 EXTRA_STATE = "_extra_state"  # torch's name for what `get_extra_state` of a module gives
 
 
@@ -18,21 +20,27 @@ class ModuleState:
 
     def __init__(self, name: str, module: torch.nn.Module) -> None:
         self.name = name
-        self.module = module
+        self.module = bare(module)
 
     def read(self) -> object:
         state = self.module.state_dict()
         return {
-            "state": OrderedDict(state.items()),
-            "eval": [name for name, module in self.module.named_modules() if not module.training],
+            "state": OrderedDict((key, state[name]) for key, name in by_canonical(state, of=self.name).items()),
+            "eval": list(
+                dict.fromkeys(canonical(name) for name, module in self.module.named_modules() if not module.training)
+            ),
             "versions": _versions(state),
         }
+
+    def _live(self) -> dict[str, object]:
+        state = self.module.state_dict()
+        return {key: state[name] for key, name in by_canonical(state, of=self.name).items()}
 
     def check(self, tree: object) -> list[str]:
         if not isinstance(tree, dict) or not isinstance(tree.get("state"), dict):
             return [f"{self.name} was not stored as a model"]
         stored: dict[str, object] = tree["state"]
-        live = self.module.state_dict()
+        live = self._live()
         differences = [
             f"{self.name}.{key} was stored and the model has no such entry" for key in stored if key not in live
         ]
@@ -45,22 +53,24 @@ class ModuleState:
 
     def apply(self, tree: object) -> None:
         assert isinstance(tree, dict)
-        state = OrderedDict(tree["state"])
+        live = self.module.state_dict()
+        names = by_canonical(live, of=self.name)
+        state = OrderedDict((names[key], value) for key, value in tree["state"].items())
         versions = tree["versions"]
-        prefixes = getattr(self.module.state_dict(), "_metadata", {})
+        prefixes = getattr(live, "_metadata", {})
         state._metadata = {  # type: ignore[attr-defined]  # where torch keeps a module's version of its own state
-            prefix: {"version": versions.get(prefix, 1)} for prefix in prefixes
+            prefix: {"version": versions.get(canonical(prefix), 1)} for prefix in prefixes
         }
         self.module.load_state_dict(state, strict=True)
         evaluating = set(tree["eval"])
         for name, module in self.module.named_modules():
-            module.training = name not in evaluating
+            module.training = canonical(name) not in evaluating
 
 
 def _versions(state: Any) -> dict[str, int]:
     """The modules whose state has a version other than torch's usual 1."""
     metadata: dict[str, dict[str, int]] = getattr(state, "_metadata", {})
-    return {prefix: facts["version"] for prefix, facts in metadata.items() if facts.get("version", 1) != 1}
+    return {canonical(prefix): facts["version"] for prefix, facts in metadata.items() if facts.get("version", 1) != 1}
 
 
 def _mismatch(path: str, stored: object, live: object) -> list[str]:

@@ -6,13 +6,10 @@ the parameter's dtype, which loses bits of fp32 moments of bf16 parameters: such
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 import torch
-
-from mementum.errors import UsageError
 
 DERIVED = frozenset({"params", "param_names"})  # of a group; made again from the live optimizer
 
@@ -108,19 +105,3 @@ def _uncast(loaded: object, stored: object) -> object:
         if type(loaded) is type(stored) and isinstance(loaded, list | tuple) and len(loaded) == len(stored):
             return type(stored)(_uncast(now, before) for now, before in zip(loaded, stored, strict=True))
     return stored if isinstance(stored, str | bytes) else loaded
-
-
-def parameter_names(models: Mapping[str, torch.nn.Module]) -> dict[int, str]:
-    """id(parameter) to its name; the model's name goes before it only where there are several models."""
-    names: dict[int, str] = {}
-    for model_name, model in models.items():
-        prefix = f"{model_name}." if len(models) > 1 else ""
-        for name, parameter in model.named_parameters(remove_duplicate=True):
-            names.setdefault(id(parameter), prefix + name)
-    twice = [name for name, count in Counter(names.values()).items() if count > 1]
-    if twice:
-        raise UsageError(
-            f"two parameters would be called {twice[0]!r}: a model's name and a parameter's, joined, are ambiguous",
-            next_command="give the models names without dots",
-        )
-    return names

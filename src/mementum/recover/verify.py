@@ -1,4 +1,8 @@
-"""Verify: finds damage before anything is loaded. Damage is data here, never an exception."""
+"""Verify: finds damage before anything is loaded. Damage is data here, not an exception.
+
+What tells of this process and not of the bytes is no damage and is raised: NotReadableHere (a newer format, a codec or
+class that is not here), and StoreError where this user may not read.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from mementum.errors import MementumError, UnknownFormat
+from mementum.errors import MementumError, NotReadableHere, UnknownFormat
 from mementum.format import blocks, context, index
 from mementum.format import manifest as manifests
 from mementum.records import Block, Buffer, Damage, DataFile, Index, Manifest, StoredFile, record
@@ -48,9 +52,7 @@ def examine(store: Store, folder: str, manifest: Manifest) -> Proved | tuple[Dam
             elif INDEX.fullmatch(file.name) or CONTEXT.fullmatch(file.name):
                 damage.append(Damage(key=key, what="the manifest has no digest of it"))
         except MementumError as error:
-            damage.append(Damage(key=key, what=error.message))
-        except OSError as error:
-            damage.append(Damage(key=key, what=f"it cannot be read: {error.strerror or error}"))
+            damage.append(_damage(key, error))
     for pattern, what in ((INDEX, "index"), (CONTEXT, "context")):
         if not any(pattern.fullmatch(file.name) for file in manifest.files):
             damage.append(Damage(key=f"{folder}/{manifests.NAME}", what=f"the manifest names no {what}"))
@@ -65,7 +67,14 @@ def read_manifest(store: Store, folder: str) -> Manifest | Damage:
     try:
         return manifests.parse(store.get(key), key)
     except MementumError as error:
-        return Damage(key=key, what=error.message)
+        return _damage(key, error)
+
+
+def _damage(key: str, error: MementumError) -> Damage:
+    """The damage that an error means, or the error itself where it tells of this process."""
+    if isinstance(error, NotReadableHere) or isinstance(error.__cause__, PermissionError):
+        raise error
+    return Damage(key=key, what=error.message)
 
 
 def read_blocks(store: Store, key: str, file: DataFile, take: Take) -> list[Damage]:
@@ -77,9 +86,7 @@ def read_blocks(store: Store, key: str, file: DataFile, take: Take) -> list[Dama
             if wrong is None:
                 take(block, blocks.decode(block, stored))
         except MementumError as error:
-            wrong = error.message
-        except OSError as error:
-            wrong = f"it cannot be read: {error.strerror or error}"
+            return [_damage(key, error)]
         if wrong is not None:
             return [Damage(key=key, what=wrong)]
     return []
@@ -92,8 +99,8 @@ def _ignore(block: Block, raw: Buffer) -> None:
 def _sizes(store: Store, folder: str, manifest: Manifest) -> list[Damage]:
     try:
         found = {stat.key.removeprefix(f"{folder}/"): stat.size for stat in store.list(f"{folder}/")}
-    except (OSError, MementumError) as error:
-        return [Damage(key=folder, what=f"it cannot be listed: {error}")]
+    except MementumError as error:
+        return [_damage(folder, error)]
     damage: list[Damage] = []
     for file in manifest.files:
         size = found.get(file.name)
