@@ -132,3 +132,12 @@ def step_number(step: Any) -> int:
     if number_of >= INTEGER_MAX:  # no manifest could be read that has it
         raise UsageError(f"a step is less than 2 ** 62, got {number_of}")
     return number_of
+
+
+def is_text(text: str) -> bool:
+    """Whether it can be written as UTF-8: half a surrogate pair cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from mementum.assemble import NO_DATA, held, number, step_number
+from mementum.assemble import NO_DATA, held, is_text, number, step_number
 from mementum.background import Background
 from mementum.clock import Clock, timestamp
 from mementum.decide.policy import Policy
@@ -201,8 +201,8 @@ class Run:
     def save(self, reason: str = "asked by the program") -> None:
         """Save at the end of this step's body, or at once outside of `steps`."""
         self._require_open()
-        if not (isinstance(reason, str) and reason.isprintable()):
-            raise UsageError(f"a reason is a printable text, got {reason!r}")
+        if not (isinstance(reason, str) and is_text(reason)):
+            raise UsageError(f"a reason is a text, got {reason!r}")
         self._pending = Save(reason=reason)
         if not self._in_body:
             self._save_if_pending()

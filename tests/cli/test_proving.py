@@ -14,7 +14,7 @@ import pytest
 from mementum.catalog import facts
 from mementum.cli.proving import verify
 from mementum.clock import ManualClock
-from mementum.errors import KeyMissing, UsageError
+from mementum.errors import KeyMissing, NotReadableHere, UsageError
 from mementum.records import Damage
 from mementum.storage.disk import PosixDisk
 from mementum.storage.local import LocalStore
@@ -286,12 +286,14 @@ def test_a_file_that_may_not_be_read_is_no_damage(
 
 
 def test_a_class_that_is_not_imported_here_is_no_damage(ask: Any, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    key = "step_0000000004/context-00000.json"
-    gone = (Damage(key=key, what="$.values: train:Stage is not among the imported modules"),)
-    monkeypatch.setattr("mementum.recover.verify.verify", lambda *_, **__: gone)
+    def gone(*_: Any, **__: Any) -> Any:
+        raise NotReadableHere("$.values: train:Stage is not among the imported modules")
+
+    monkeypatch.setattr("mementum.recover.verify.verify", gone)
     answer = ask("verify", root, "@4")
     assert answer.code == 1
     assert "train:Stage is not among the imported modules" in answer.lines[0]
+    monkeypatch.undo()
     flip(folder(root, 4) / "context-00000.json", 50)
     assert ask("verify", root, "@4").code == 3
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import xxhash
 
-from mementum.errors import UnknownFormat
+from mementum.errors import NotReadableHere, UnknownFormat
 from mementum.format.blocks import BLOCK, NOT_WORTH, Stretch, damage, decode, digest, encode
 from mementum.records import Block
 
@@ -111,5 +111,5 @@ def test_a_decoder_that_gives_other_bytes_is_found() -> None:
 @pytest.mark.parametrize("codec", ["lz4", "zstd:99", "", "zstd:1+planes:4", "raw+raw+raw+raw+raw"])
 def test_a_codec_that_is_not_here_is_the_files_fault_not_the_callers(codec: str) -> None:
     ((block, stored),) = encoded(EVEN, "zstd:1")
-    with pytest.raises(UnknownFormat, match="the block at 0 cannot be decoded"):
+    with pytest.raises(NotReadableHere, match="the block at 0 cannot be decoded"):
         decode(replace(block, codec=codec), stored)

@@ -6,7 +6,7 @@ from collections import OrderedDict
 
 import pytest
 
-from mementum.errors import UnknownFormat, UnsupportedState
+from mementum.errors import NotReadableHere, UnknownFormat, UnsupportedState
 from mementum.format import context
 from mementum.format.fields import FORMAT
 
@@ -32,7 +32,7 @@ def test_what_has_no_typed_form_is_named() -> None:
 
 def test_a_newer_format_is_refused_with_both_versions() -> None:
     with pytest.raises(
-        UnknownFormat, match=f"ctx has format {FORMAT + 1}, this mementum reads up to {FORMAT}"
+        NotReadableHere, match=f"ctx has format {FORMAT + 1}, this mementum reads up to {FORMAT}"
     ) as caught:
         context.parse(context.render({"format": FORMAT + 1}), "ctx")
     assert caught.value.next_command == "pip install --upgrade mementum"

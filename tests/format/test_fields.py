@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mementum.errors import UnknownFormat
-from mementum.format.fields import FORMAT, INTEGER_MAX, Fields, read_object
+from mementum.errors import NotReadableHere, UnknownFormat
+from mementum.format.fields import FORMAT, INTEGER_MAX, Fields, read_json, require_known
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
@@ -80,24 +80,24 @@ def test_items_that_are_no_objects_are_named() -> None:
 )
 def test_what_is_not_json_is_said_to_be_that(data: bytes) -> None:
     with pytest.raises(UnknownFormat, match="meta is not JSON"):
-        read_object(data, "meta")
+        require_known(read_json(data, "meta"))
 
 
 @pytest.mark.parametrize("data", [b"[]", b"1", b"null", b'"text"', b"NaN"])
 def test_json_that_is_no_object_is_refused(data: bytes) -> None:
     with pytest.raises(UnknownFormat, match="meta is not an object but"):
-        read_object(data, "meta")
+        require_known(read_json(data, "meta"))
 
 
 @pytest.mark.parametrize("value", [None, "1", 1.0, -1, True, [1]])
 def test_a_format_that_is_no_number_is_refused(value: object) -> None:
     with pytest.raises(UnknownFormat, match=r"meta\.format should be a whole number"):
-        read_object(json.dumps({"format": value}).encode(), "meta")
+        require_known(read_json(json.dumps({"format": value}).encode(), "meta"))
 
 
 def test_a_newer_format_is_refused_with_both_versions_and_what_to_do() -> None:
-    with pytest.raises(UnknownFormat) as caught:
-        read_object(json.dumps({"format": FORMAT + 1}).encode(), "meta")
+    with pytest.raises(NotReadableHere) as caught:
+        require_known(read_json(json.dumps({"format": FORMAT + 1}).encode(), "meta"))
     assert caught.value.message == f"meta has format {FORMAT + 1}, this mementum reads up to {FORMAT}"
     assert caught.value.next_command == "pip install --upgrade mementum"
     assert caught.value.kept == "the checkpoint; nothing was changed"
@@ -106,7 +106,7 @@ def test_a_newer_format_is_refused_with_both_versions_and_what_to_do() -> None:
 @given(data=st.binary(max_size=40) | JSON.map(lambda value: json.dumps(value).encode()))
 def test_nothing_but_unknown_format_comes_out(data: bytes) -> None:
     try:
-        fields = read_object(data, "meta")
+        fields = require_known(read_json(data, "meta"))
     except UnknownFormat:
         return
     assert 0 <= fields.count("format") <= FORMAT

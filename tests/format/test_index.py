@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mementum.errors import UnknownFormat
+from mementum.errors import NotReadableHere, UnknownFormat
 from mementum.format import index
 from mementum.format.blocks import MAX_BLOCK
 from mementum.format.fields import FORMAT
@@ -121,7 +121,6 @@ def edited(*path: str | int, value: Any) -> bytes:
 @pytest.mark.parametrize(
     ("path", "value", "told"),
     [
-        (("format",), FORMAT + 1, "has format 2"),
         (("rank",), -1, "index.rank"),
         (("rank",), ..., "index.rank should be .* missing"),
         (("files",), ..., "index.files"),
@@ -157,6 +156,11 @@ def edited(*path: str | int, value: Any) -> bytes:
 def test_what_cannot_be_is_refused_and_named(path: tuple[str | int, ...], value: Any, told: str) -> None:
     with pytest.raises(UnknownFormat, match=told):
         index.parse(edited(*path, value=value))
+
+
+def test_a_newer_index_is_not_damage() -> None:
+    with pytest.raises(NotReadableHere, match="has format 2"):
+        index.parse(edited("format", value=FORMAT + 1))
 
 
 def test_a_file_that_stands_there_twice_is_refused() -> None:

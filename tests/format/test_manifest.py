@@ -11,7 +11,7 @@ from blake3 import blake3
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mementum.errors import UnknownFormat
+from mementum.errors import NotReadableHere, UnknownFormat
 from mementum.format import manifest as manifests
 from mementum.format.fields import FORMAT
 from mementum.records import Granularity, Health, Manifest, StoredFile
@@ -134,7 +134,7 @@ def test_fields_of_a_later_version_are_covered_too() -> None:
 
 
 def test_a_newer_format_is_refused_with_both_versions() -> None:
-    with pytest.raises(UnknownFormat, match=f"has format {FORMAT + 1}, this mementum reads up to {FORMAT}"):
+    with pytest.raises(NotReadableHere, match=f"has format {FORMAT + 1}, this mementum reads up to {FORMAT}"):
         manifests.parse(edited("format", FORMAT + 1))
 
 

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from mementum.errors import NotReadableHere, StoreError
 from mementum.execute.capture import BlockingCapture
 from mementum.execute.commit import commit
 from mementum.execute.snapshot import Snapshot
 from mementum.execute.write import write_parts
 from mementum.format import context
-from mementum.format import manifest as manifests
 from mementum.format.manifest import digest
 from mementum.live.stateful import component_for
 from mementum.records import Damage, Granularity, Health, Manifest, Save, StoredFile
@@ -290,16 +290,12 @@ def name_another_file(fields: dict) -> None:
     fields["tensors"] = []
 
 
-def name_no_dtype(fields: dict) -> None:
-    fields["tensors"][0]["dtype"] = "nn"
+def name_dtype(name: str) -> Callable[[dict], None]:
+    def change(fields: dict) -> None:
+        fields["tensors"][0]["dtype"] = name
 
-
-def name_a_dtype_of_a_later_torch(fields: dict) -> None:
-    fields["tensors"][0]["dtype"] = "float2_new"
-
-
-def name_a_wider_dtype(fields: dict) -> None:
-    fields["tensors"][0]["dtype"] = "float64"
+    change.__name__ = f"name_dtype_{name}"
+    return change
 
 
 def multiply_shape(fields: dict) -> None:
@@ -310,10 +306,8 @@ def be_newer(fields: dict) -> None:
     fields["format"] = 2
 
 
-FORGERIES = (
-    *(set_codec, set_codec_that_cannot_be, grow_raw_size, drop_file, name_another_file, name_no_dtype),
-    *(name_a_dtype_of_a_later_torch, name_a_wider_dtype, multiply_shape, be_newer),
-)
+DTYPES = ("nn", "float2_new", "float64")  # none, one of a later torch, a wider one
+FORGERIES = (grow_raw_size, drop_file, name_another_file, multiply_shape, *map(name_dtype, DTYPES))
 
 
 @pytest.mark.parametrize("change", FORGERIES, ids=lambda change: change.__name__)
@@ -328,10 +322,18 @@ def test_an_index_that_is_wrong_under_a_right_digest_is_damage(
     verify(store_of(root), FOLDER, forged, deep=True)
 
 
-def test_a_codec_that_is_not_installed_is_named(root: Path, manifest: Manifest) -> None:
-    (damage,) = verify(store_of(root), FOLDER, with_index(root, manifest, set_codec), deep=True)
-    assert damage.key == f"{FOLDER}/{BLOCKS}"
-    assert "codec-of-a-plugin" in damage.what
+NOT_HERE = {set_codec: "codec-of-a-plugin", set_codec_that_cannot_be: "only the last stage", be_newer: "reads up to"}
+
+
+@pytest.mark.parametrize(("change", "told"), NOT_HERE.items(), ids=lambda value: getattr(value, "__name__", ""))
+def test_what_this_process_cannot_read_is_raised_and_is_no_damage(
+    root: Path, manifest: Manifest, change: Callable[[dict], None], told: str
+) -> None:
+    forged = with_index(root, manifest, change)
+    with pytest.raises(NotReadableHere, match=told):
+        verify(store_of(root), FOLDER, forged, deep=True)
+    with pytest.raises(NotReadableHere, match=told):
+        load(store_of(root), FOLDER, forged)
 
 
 @pytest.mark.parametrize(
@@ -382,11 +384,17 @@ def test_a_file_that_goes_while_it_is_verified_is_damage(root: Path, manifest: M
         shutil.copytree(root / "kept", root / FOLDER, dirs_exist_ok=True)
 
 
-def test_what_cannot_be_read_is_damage(root: Path, manifest: Manifest) -> None:
-    class Failing(LocalStore):
-        def get(self, key: str, start: int = 0, size: int | None = None) -> memoryview:
-            raise OSError(5, "Input/output error")
+@pytest.mark.parametrize("error", [OSError(5, "Input/output error"), PermissionError(13, "Permission denied")])
+def test_a_disk_that_cannot_read_is_damage_and_a_user_who_may_not_is_none(
+    root: Path, manifest: Manifest, error: OSError
+) -> None:
+    class Failing(PosixDisk):
+        def read(self, path: str, start: int = 0, size: int | None = None) -> bytes:
+            raise error
 
-    damage = verify(Failing(PosixDisk(), str(root)), FOLDER, manifest, deep=True)
-    assert [each.what for each in damage] == ["it cannot be read: Input/output error"] * 2
-    assert manifests.NAME == META
+    store = LocalStore(Failing(), str(root))
+    if isinstance(error, PermissionError):
+        with pytest.raises(StoreError, match="no permission"):
+            verify(store, FOLDER, manifest, deep=True)
+        return
+    assert ["input/output" in each.what for each in verify(store, FOLDER, manifest, deep=True)] == [True, True]

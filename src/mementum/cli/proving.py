@@ -18,8 +18,7 @@ from mementum.cli.text import counted, printable
 from mementum.clock import Clock, SystemClock, timestamp
 from mementum.errors import MementumError, StoreError, UnknownFormat
 from mementum.execute.commit import new_id
-from mementum.format import manifest as manifests
-from mementum.records import Buffer, Damage, Entry, Fact, record
+from mementum.records import Buffer, Damage, Fact, record
 from mementum.recover import verify as recover
 from mementum.storage.disk import PosixDisk
 from mementum.storage.local import LocalStore
@@ -118,29 +117,14 @@ def _check(contents: Contents, chosen: Sequence[Held], *, deep: bool, quiet: boo
 
 def _check_one(held: Held, store: Store, *, deep: bool) -> Checked:
     entry = held.entry
-    wrong = manifest_damage(store, entry)
     try:
-        found = (wrong,) if wrong is not None else recover.verify(store, entry.folder, entry.manifest, deep=deep)
+        wrong = manifest_damage(store, entry)
+        damage = (wrong,) if wrong is not None else recover.verify(store, entry.folder, entry.manifest, deep=deep)
     except UnknownFormat as error:
         return Checked(held=held, damage=(Damage(key=entry.folder, what=error.message),))
-    except MementumError as error:  # a codec that is not installed, a disk that does not answer: that is no damage
+    except MementumError as error:  # it may be whole, but not for this user, version or program: that is no damage
         return Checked(held=held, unchecked=error.message)
-    damage = tuple(finding for finding in found if not _is_ours(store, entry, finding))
-    if found and not damage:
-        return Checked(held=held, unchecked=f"{found[0].key}: {found[0].what}")
     return Checked(held=held, damage=damage)
-
-
-def _is_ours(store: Store, entry: Entry, damage: Damage) -> bool:
-    """Whether a finding tells of this process and not of the bytes: this user may not read them, or they are a context
-    as it was written, which names a class of the program that is not imported here."""
-    digests = {f"{entry.folder}/{file.name}": file.digest for file in entry.manifest.files}
-    digest = digests.get(damage.key) if recover.CONTEXT.fullmatch(damage.key.rpartition("/")[2]) else None
-    try:
-        data = store.get(damage.key, 0, 1 if digest is None else None)
-    except MementumError as error:
-        return isinstance(error.__cause__, PermissionError)
-    return digest is not None and manifests.digest(data) == digest
 
 
 @contextmanager

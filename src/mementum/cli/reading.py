@@ -120,7 +120,10 @@ def _read(root: Path, homes: tuple[TaskHome, ...], disk: PosixDisk, catalog: Cat
 def _checked(catalog: Catalog, home: TaskHome, store: Store) -> Iterator[Held]:
     """The catalog's entries, each compared with the manifest that lies there now: the file decides."""
     for entry in catalog.entries(home.home):
-        damage = manifest_damage(store, entry)
+        try:
+            damage = manifest_damage(store, entry)
+        except MementumError as error:  # it may be whole, but not for this user or this version
+            damage = Damage(key=f"{entry.folder}/{manifests.NAME}", what=error.message)
         if damage is None:
             yield Held(task=home.task, home=home.home, entry=entry)
         elif exists(store, entry):

@@ -62,15 +62,19 @@ def _is_text(value: object) -> TypeGuard[str]:
     return isinstance(value, str) and not any("\ud800" <= letter <= "\udfff" for letter in value)
 
 
-def read_object(data: bytes | memoryview, what: str) -> Fields:
-    """Parse one JSON object of a format that this version knows."""
+def read_json(data: bytes | memoryview, what: str) -> Fields:
+    """Parse one JSON object, of whatever format."""
     try:
-        fields = Fields(json.loads(bytes(data)), what)
+        return Fields(json.loads(bytes(data)), what)
     except (ValueError, RecursionError) as cause:
         raise UnknownFormat(f"{what} is not JSON: {cause}") from cause
+
+
+def require_known(fields: Fields) -> Fields:
+    """The object itself. NotReadableHere if a newer mementum wrote it."""
     if fields.count("format") > FORMAT:
         raise NotReadableHere(
-            f"{what} has format {fields.count('format')}, this mementum reads up to {FORMAT}",
+            f"{fields.path} has format {fields.count('format')}, this mementum reads up to {FORMAT}",
             kept="the checkpoint; nothing was changed",
             next_command="pip install --upgrade mementum",
         )

@@ -6,7 +6,7 @@ import json
 
 from mementum.errors import UnknownFormat
 from mementum.format.blocks import MAX_BLOCK
-from mementum.format.fields import FORMAT, Fields, read_object
+from mementum.format.fields import FORMAT, Fields, read_json, require_known
 from mementum.records import Block, DataFile, Index, StoredTensor
 
 
@@ -55,7 +55,7 @@ def parse(data: bytes | memoryview, what: str = "index") -> Index:
 
     Holds afterwards: the blocks of a file cover its size without gap, and every tensor lies inside its file's raw
     stream."""
-    fields = read_object(data, what)
+    fields = require_known(read_json(data, what))
     files = tuple(_parse_file(item) for item in fields.objects("files"))
     if len({file.name for file in files}) != len(files):
         raise UnknownFormat(f"{what}.files names a file twice")

@@ -14,7 +14,7 @@ from blake3 import blake3
 
 from mementum.errors import UnknownFormat
 from mementum.format import typed_json
-from mementum.format.fields import FORMAT, Fields, read_object
+from mementum.format.fields import FORMAT, Fields, read_json, require_known
 from mementum.records import Granularity, Health, Manifest, StoredFile
 
 NAME = "meta.json"
@@ -71,12 +71,15 @@ def _with_digest(blank: bytes) -> bytes:
 
 
 def parse(data: bytes | memoryview, what: str = NAME) -> Manifest:
-    """Read and prove a manifest. UnknownFormat says what is wrong: not JSON, newer, changed, or a field."""
-    fields = read_object(data, what)
+    """Read and prove a manifest. UnknownFormat says what is wrong: not JSON, changed, or a field; NotReadableHere if it
+    is whole and newer. Every format keeps its digest in the same way, so that a changed byte never looks like an
+    upgrade."""
+    fields = read_json(data, what)
     claimed = fields.text("digest")
     head, found, tail = bytes(data).rpartition(claimed.encode() or ZEROS.encode())
     if len(claimed) != len(ZEROS) or not found or digest(head + ZEROS.encode() + tail) != claimed:
         raise UnknownFormat(f"{what} was changed after it was written: it does not match its own digest")
+    require_known(fields)
     if len(fields.items("files")) > FILES_MAX:
         raise UnknownFormat(f"{what} names more than {FILES_MAX} files")
     return Manifest(

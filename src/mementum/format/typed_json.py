@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from enum import Enum
 from typing import Any
 
-from mementum.errors import NotReadableHere, MementumError, UnknownFormat, UnsupportedState
+from mementum.errors import MementumError, NotReadableHere, UnknownFormat, UnsupportedState
 from mementum.format import typed_containers, typed_scalars, typed_tensors
 from mementum.format.typed_classes import ClassGone, decode_member, encode_member
 from mementum.format.typed_scalars import JSON, NoTypedForm, encode_float, encode_int, encode_str, parts, read
