@@ -66,6 +66,7 @@ BROAD_EXCEPT = (
     "events.py",  # a listener is the user's code
     "execute/worker.py",  # a thread's end
     "run.py",  # the border that keeps our faults out of training
+    "functional.py",  # a thread's end
 )
 PRINTING = ("cli/",)  # its output is for a person
 

@@ -8,13 +8,40 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mementum.doors import open_run as open_run
     from mementum.errors import MementumError as MementumError
+    from mementum.functional import async_save as async_save
+    from mementum.functional import load as load
+    from mementum.functional import save as save
+    from mementum.live.rng import GlobalGenerators as GlobalGenerators
+    from mementum.live.stateful import per_rank as per_rank
     from mementum.run import Run as Run
 
 # Imported when first asked for: the command line starts without torch, numpy and SQLAlchemy.
-_LATE = {"open_run": "mementum.doors", "Run": "mementum.run", "MementumError": "mementum.errors"}
+_LATE = {
+    "GlobalGenerators": "mementum.live.rng",
+    "MementumError": "mementum.errors",
+    "Run": "mementum.run",
+    "async_save": "mementum.functional",
+    "load": "mementum.functional",
+    "open_run": "mementum.doors",
+    "per_rank": "mementum.live.stateful",
+    "save": "mementum.functional",
+}
 _ROOMS = ("data", "errors", "events", "records")
 
-__all__ = ["MementumError", "Run", "data", "errors", "events", "open_run", "records"]
+__all__ = [
+    "GlobalGenerators",
+    "MementumError",
+    "Run",
+    "async_save",
+    "data",
+    "errors",
+    "events",
+    "load",
+    "open_run",
+    "per_rank",
+    "records",
+    "save",
+]
 
 
 def __getattr__(name: str) -> Any:

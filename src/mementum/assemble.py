@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -15,9 +16,9 @@ from mementum.decide.retain import Retention
 from mementum.errors import UsageError
 from mementum.format.fields import INTEGER_MAX
 from mementum.live.component import Component
-from mementum.live.names import parameter_names
+from mementum.live.fitting import Fit
 from mementum.live.optimizers import OptimizerState
-from mementum.live.stateful import component_for
+from mementum.live.stateful import components_in
 from mementum.records import Exactness
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")  # of a component; a model's is the stem of its file
@@ -33,15 +34,37 @@ def components_of(
     for role, thing in (("model", model), ("optimizer", optimizer), ("scheduler", scheduler), ("scaler", scaler)):
         given |= _named(role, thing, given)
     given |= _named("state", dict(state or {}), given)
-    models = {name: thing for name, thing in given.items() if isinstance(thing, torch.nn.Module)}
-    cache: dict[int, str] = {}
+    return components_in(given)
 
-    def names() -> dict[int, str]:
-        if not cache:
-            cache.update(parameter_names(models))
-        return cache
 
-    return tuple(component_for(name, thing, names) for name, thing in given.items())
+def checked_names(state: Mapping[str, Any]) -> dict[str, Any]:
+    """The same as a dict. UsageError if a name cannot be that of a component."""
+    for name in state:
+        if not (isinstance(name, str) and NAME.fullmatch(name)):
+            raise UsageError(f"{name!r} is not a name of letters, digits, `_`, `.` and `-`")
+    return dict(state)
+
+
+def plain_fields(user: Mapping[str, Any] | None, *, path: str = "user") -> dict[str, Any]:
+    """Fields for manifests: what any JSON reader understands. UsageError names what is something else."""
+    plain: dict[str, Any] = {}
+    for name, value in (user or {}).items():
+        if not isinstance(name, str):
+            raise UsageError(f"{path}: the key {name!r} is no text")
+        plain[name] = _plain(value, f"{path}.{name}")
+    return plain
+
+
+def _plain(value: Any, path: str) -> Any:
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if isinstance(value, Mapping):
+        return plain_fields(value, path=path)
+    if isinstance(value, list | tuple):
+        return [_plain(one, f"{path}[{number}]") for number, one in enumerate(value)]
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    raise UsageError(f"{path}: a field is a number, a text, a list or a dict, got {type(value).__name__}")
 
 
 def _named(role: str, thing: Any, taken: Mapping[str, Any]) -> dict[str, Any]:
@@ -86,6 +109,21 @@ def retention_of(keep_last: int | None, keep_every_steps: int | None) -> Retenti
         if number is not None and number < 1:
             raise UsageError(f"{name} must be 1 or more, got {number}")
     return Retention(last=keep_last, every_steps=keep_every_steps)
+
+
+def fit_of(fit: str, rename: Mapping[str, str] | None, lr_wins: str) -> Fit:
+    """How a stored state is fitted, checked."""
+    if fit not in ("strict", "partial"):
+        raise UsageError(f"fit must be strict or partial, got {fit!r}")
+    if lr_wins not in ("stored", "new"):
+        raise UsageError(f"lr_wins must be stored or new, got {lr_wins!r}")
+    names = dict(rename or {})
+    for old, new in names.items():
+        if not (
+            isinstance(old, str) and isinstance(new, str) and old and new and old.endswith(".") == new.endswith(".")
+        ):
+            raise UsageError(f"rename: {old!r} to {new!r}: two names, or two prefixes that end with a dot")
+    return Fit(partial=fit == "partial", rename=names, lr_wins="new" if lr_wins == "new" else "stored")
 
 
 def exactness_of(components: Sequence[Component], feed: Exactness | None) -> Exactness:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from mementum.errors import NothingToResume, StateMismatch
+from mementum.errors import CheckpointDamaged, NothingToResume, StateMismatch
 from mementum.events import Emit, PassedOver
+from mementum.live import rng
 from mementum.live.component import Component, compare
-from mementum.live.tree import join, stored
-from mementum.records import Damage, Entry, Manifest, record
+from mementum.live.fitting import LEFT, STRICT, Fit
+from mementum.live.tree import join, proved, stored
+from mementum.records import Damage, Entry, record
 from mementum.recover.choose import candidates
 from mementum.recover.load import Loaded, load
 from mementum.recover.verify import read_manifest
 from mementum.storage.store import Store
 
-RISKY_FIRST = {"stateful": 0, "container": 1, "generator": 2, "optimizer": 3, "module": 4}
+RISKY_FIRST = {"stateful": 0, "value": 1, "container": 2, "generator": 3, "optimizer": 4, "module": 5}
 
 
 @record
@@ -28,15 +31,16 @@ class Found:
 
 
 def newest_whole(
-    entries: Sequence[Entry], store: Store, *, emit: Emit, mark: Callable[[str, str], None]
+    entries: Sequence[Entry], store: Store, *, emit: Emit, mark: Callable[[str, str], None], inexact: bool = False
 ) -> Found | None:
     """Read the best candidate, falling back over damaged ones, each told and marked. None if there never was one.
+    With `inexact`, those that hold only a part of a run's state are candidates too.
 
     NothingToResume if there are checkpoints and none of them is whole: beginning anew silently would hide it."""
     passed: list[Damage] = []
-    tried = candidates(entries)
+    tried = candidates(entries, inexact=inexact)
     for entry in tried:
-        result = _read(entry, store)
+        result = read_entry(entry, store)
         if isinstance(result, Loaded):
             return Found(loaded=result, folder=entry.folder, passed_over=tuple(passed))
         passed += result
@@ -52,7 +56,8 @@ def newest_whole(
     )
 
 
-def _read(entry: Entry, store: Store) -> Loaded | tuple[Damage, ...]:
+def read_entry(entry: Entry, store: Store) -> Loaded | tuple[Damage, ...]:
+    """One checkpoint, read and proved, or its damage."""
     manifest = read_manifest(store, entry.folder)  # the catalog is a cache; the file decides
     if isinstance(manifest, Damage):
         return (manifest,)
@@ -61,73 +66,120 @@ def _read(entry: Entry, store: Store) -> Loaded | tuple[Damage, ...]:
     return load(store, entry.folder, manifest)
 
 
-def put_back(loaded: Loaded, components: Sequence[Component], *, also: Sequence[str] = ()) -> None:
-    """Check everything, then apply everything, then compare everything bit for bit. `also` says what else was found
-    not to fit.
+@record
+class PutBack:
+    """What a load has left out (of a partial one), and what is there besides what was stored."""
 
-    StateMismatch before the first change if something does not fit; afterwards if something came back different,
-    which is a fault of the object's own load and is named."""
-    trees = _trees(loaded, components)
-    expected = _trees(loaded, components, own=False)  # a load may keep what it is given, or take it apart
-    differences = [*also, *_membership(loaded, components)]
-    for component in components:
-        if component.name in trees:
-            differences += component.check(trees[component.name])
-    if differences:
+    left_out: tuple[str, ...]
+    besides: tuple[str, ...]
+
+
+def put_back(
+    loaded: Loaded,
+    components: Sequence[Component],
+    *,
+    fit: Fit = STRICT,
+    also: Sequence[str] = (),
+    subset: bool = False,
+) -> PutBack:
+    """Fit everything, then apply everything and compare it bit for bit. `also` says what else was found not to fit;
+    with `subset` the checkpoint may hold more than is asked for.
+
+    StateMismatch if something does not fit, if an object refuses its state, or if something comes back different:
+    in every case all live objects are as they were before."""
+    fitted, problems, left_out = _fit(loaded, components, fit, subset=subset)
+    problems = [*also, *problems]
+    if problems:
         raise StateMismatch(
             loaded.manifest.id,
-            differences,
+            problems,
             kept="the live objects and the checkpoint; nothing was loaded",
-            next_command='make the program fit the checkpoint, or begin anew with resume="never" or another task name',
+            next_command='make the program fit the checkpoint, load what fits with fit="partial" (a change of names: '
+            'rename={...}), or begin anew with resume="never"',
         )
-    # What may refuse in its own code goes first; models and optimizers, which cannot refuse any more, go last.
-    for component in sorted(components, key=lambda component: RISKY_FIRST[component.kind]):
-        _apply(component, trees[component.name], loaded.manifest)
-    for component in components:
-        differences += compare(component.name, expected[component.name], component.read())
-    if differences:
-        raise StateMismatch(
-            loaded.manifest.id,
-            differences,
-            kept="the checkpoint; the live objects were loaded and are not what was stored",
-            next_command="load_state_dict of the named objects loses state: mend it, and start the process again",
-        )
+    generators = rng.read()
+    undo: list[Callable[[], None]] = []
+    besides: list[str] = []
+    try:
+        # What may refuse in its own code goes first; models, whose bytes are changed in place, go last.
+        for component in sorted(components, key=lambda component: RISKY_FIRST[component.kind]):
+            if component.name in fitted:
+                undo.append(component.remember())
+                besides += _apply(component, fitted[component.name], loaded.manifest.id)
+    except BaseException:
+        for bring_back in reversed(undo):
+            bring_back()
+        rng.apply(generators)
+        raise
+    return PutBack(left_out=tuple(left_out), besides=tuple(besides))
 
 
-def _apply(component: Component, tree: object, manifest: Manifest) -> None:
+def _apply(component: Component, tree: object, id: str) -> list[str]:
+    """Apply one tree, and compare. What is there besides what was stored comes back in words."""
+    expected = proved(tree)  # of the bits before they are given away
     try:
         component.apply(tree)
-    except (RuntimeError, ValueError, TypeError, KeyError, AttributeError, IndexError) as cause:
+        wrong, besides = compare(component.name, expected, component.read())
+    except (RuntimeError, ValueError, TypeError, LookupError, AttributeError, AssertionError) as cause:
         raise StateMismatch(
-            manifest.id,
-            [f"{component.name} refused its state: {cause}"],
-            kept=f"the checkpoint; {component.name} and objects before it may be half loaded",
-            next_command="start the process again with objects that fit the checkpoint",
+            id,
+            [f"{component.name} refused its state: {type(cause).__name__}: {cause}"],
+            kept="the checkpoint and all live objects, as they were",
+            next_command=f"mend load_state_dict of {component.name}, or give objects that fit the checkpoint",
         ) from cause
+    if wrong:
+        raise StateMismatch(
+            id,
+            wrong,
+            kept="the checkpoint and all live objects, as they were",
+            next_command=f"load_state_dict of {component.name} loses state: mend it, and start the process again",
+        )
+    return besides
 
 
-def _trees(loaded: Loaded, components: Sequence[Component], *, own: bool = True) -> dict[str, Any]:
-    """The stored trees, with tensors of their own to give away, or with views to look at."""
+def _fit(
+    loaded: Loaded, components: Sequence[Component], fit: Fit, *, subset: bool
+) -> tuple[dict[str, object], list[str], list[str]]:
+    """The trees to apply by component, what forbids it, and what is left out."""
     held: Mapping[str, Any] = loaded.context["components"]
-    trees: dict[str, Any] = {}
-    for component in components:
-        if component.name in held:
-            tensors = loaded.tensors.get(component.name, {})
-            trees[component.name] = join(held[component.name]["state"], stored(tensors, id=loaded.manifest.id, own=own))
-    return trees
+    stored_name = {new: old for old, new in fit.rename.items() if old in held}
+    fitted: dict[str, object] = {}
+    problems: list[str] = []
+    left_out: list[str] = []
+    fresh: frozenset[str] = frozenset()
+    for component in sorted(components, key=lambda component: component.kind != "module"):
+        name = stored_name.get(component.name, component.name)
+        if name not in held:
+            (left_out if fit.partial else problems).append(f"{component.name} is given and was not stored")
+            continue
+        if held[name]["kind"] != component.kind:
+            told = f"{component.name} was stored as {held[name]['kind']} and is {component.kind}"
+            (left_out if fit.partial else problems).append(told)
+            continue
+        result = component.fit(_tree(loaded, name), replace(fit, fresh=fresh))
+        fresh |= result.fresh
+        problems += result.problems
+        left_out += result.left_out
+        if result.tree is not LEFT:
+            fitted[component.name] = result.tree
+    given = {stored_name.get(component.name, component.name) for component in components}
+    more = [f"{name} was stored and is not given" for name in held if name not in given]
+    if not subset:
+        (left_out if fit.partial else problems).extend(more)
+    if not fitted and components and not problems:
+        problems.append("nothing of what was stored fits what is given")
+    return fitted, problems, left_out
 
 
-def _membership(loaded: Loaded, components: Sequence[Component]) -> list[str]:
-    held: Mapping[str, Any] = loaded.context["components"]
-    live = {component.name: component.kind for component in components}
-    differences = [f"{name} was stored and is not given to open_run" for name in held if name not in live]
-    differences += [f"{name} is given to open_run and was not stored" for name in live if name not in held]
-    differences += [
-        f"{name} was stored as {held[name]['kind']} and is {live[name]}"
-        for name in held.keys() & live.keys()
-        if held[name]["kind"] != live[name]
-    ]
-    return sorted(differences)
+def _tree(loaded: Loaded, name: str) -> object:
+    try:
+        tree: object = join(
+            loaded.context["components"][name]["state"], stored(loaded.tensors.get(name, {}), id=loaded.manifest.id)
+        )
+    except (RuntimeError, ValueError, TypeError, LookupError) as cause:  # parts that make no tensor
+        what = f"a tensor of {name} cannot be put together: {cause}"
+        raise CheckpointDamaged(loaded.manifest.id, [("context", what)], kept="all live objects") from cause
+    return tree
 
 
 def versions_that_differ(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[str, ...]:

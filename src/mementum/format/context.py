@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mementum.errors import NotReadableHere, UnknownFormat
+from mementum.errors import NewerFormat, UnknownFormat
 from mementum.format import typed_json
 from mementum.format.fields import FORMAT
 
@@ -25,7 +25,7 @@ def parse(data: bytes | memoryview, what: str) -> dict[str, Any]:
     if not isinstance(value, dict) or type(value.get("format")) is not int:
         raise UnknownFormat(f"{what} is not a context")
     if value["format"] > FORMAT:
-        raise NotReadableHere(
+        raise NewerFormat(
             f"{what} has format {value['format']}, this mementum reads up to {FORMAT}",
             next_command="pip install --upgrade mementum",
         )

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn, TypeGuard
 
-from mementum.errors import NotReadableHere, UnknownFormat
+from mementum.errors import NewerFormat, UnknownFormat
 
 FORMAT = 1  # of manifests, indexes and contexts; a reader refuses what is newer than itself
 INTEGER_MAX = 1 << 62  # no size, offset or count of ours comes near it
@@ -71,9 +71,9 @@ def read_json(data: bytes | memoryview, what: str) -> Fields:
 
 
 def require_known(fields: Fields) -> Fields:
-    """The object itself. NotReadableHere if a newer mementum wrote it."""
+    """The object itself. NewerFormat if a newer mementum wrote it."""
     if fields.count("format") > FORMAT:
-        raise NotReadableHere(
+        raise NewerFormat(
             f"{fields.path} has format {fields.count('format')}, this mementum reads up to {FORMAT}",
             kept="the checkpoint; nothing was changed",
             next_command="pip install --upgrade mementum",

@@ -20,7 +20,18 @@ from mementum.format.typed_scalars import JSON, NoTypedForm, encode_float, encod
 from mementum.format.typed_tensors import INLINE_LIMIT
 from mementum.records import record
 
-__all__ = ["INLINE_LIMIT", "JSON", "MAX_DEPTH", "MAX_SIZE", "TensorRef", "decode", "dumps", "encode", "loads"]
+__all__ = [
+    "INLINE_LIMIT",
+    "JSON",
+    "MAX_DEPTH",
+    "MAX_SIZE",
+    "TensorParts",
+    "TensorRef",
+    "decode",
+    "dumps",
+    "encode",
+    "loads",
+]
 
 MAX_DEPTH = 200
 """Containers within one another. Python stops at about 1000 frames, and each level needs up to three."""
@@ -47,6 +58,15 @@ class TensorRef:
     """Stands for a tensor that is stored elsewhere, under `name`."""
 
     name: str
+
+
+@record
+class TensorParts:
+    """Stands for a tensor that is stored elsewhere in parts (sparse, quantised): part to name, and plain facts."""
+
+    kind: str
+    parts: Mapping[str, str]
+    facts: Mapping[str, Any]
 
 
 def encode(value: object, *, path: str = "$") -> JSON:
@@ -340,12 +360,13 @@ def _tag(data: Any) -> str:
 def _may_be_key(value: object) -> bool:
     if isinstance(value, tuple | frozenset):
         return all(map(_may_be_key, value))
-    return type(value) is not TensorRef and not typed_tensors.is_tensor(value)
+    return type(value) not in (TensorRef, TensorParts) and not typed_tensors.is_tensor(value)
 
 
 LEAF_ENCODERS: dict[type, Callable[[Any], JSON]] = {
     **typed_scalars.ENCODERS,
     TensorRef: lambda ref: {"$tensor": encode_str(ref.name)},
+    TensorParts: lambda it: {"$tensor_parts": [it.kind, dict(it.parts), dict(it.facts)]},
 }
 
 LEAF_DECODERS: dict[str, Callable[[Any], Any]] = {
@@ -353,4 +374,12 @@ LEAF_DECODERS: dict[str, Callable[[Any], Any]] = {
     **typed_tensors.DECODERS,
     "$enum": decode_member,
     "$tensor": lambda payload: TensorRef(name=read(payload, str)),
+    "$tensor_parts": lambda payload: _parts_of(payload),
 }
+
+
+def _parts_of(payload: JSON) -> TensorParts:
+    kind, names, facts = parts(payload, 3)
+    if not isinstance(names, dict) or not isinstance(facts, dict):
+        raise TypeError("parts and facts are objects")
+    return TensorParts(kind=read(kind, str), parts={part: read(name, str) for part, name in names.items()}, facts=facts)

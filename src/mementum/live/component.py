@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
@@ -9,44 +10,52 @@ import torch
 from mementum.errors import UnsupportedState
 from mementum.format import typed_json
 from mementum.live import tree as trees
+from mementum.live.fitting import Fit, Fitted
 
 
 class Component(Protocol):
-    """`read` gives the live state, `check` compares a stored tree with it, `apply` puts a stored tree back."""
+    """`read` gives the live state, `fit` makes of a stored tree one that can be applied, `apply` puts it back."""
 
     name: str
-    kind: str  # module, optimizer, stateful, container, generator
+    kind: str  # module, optimizer, stateful, container, generator, value
     weights: bool  # whether its tensors go into a safetensors file of their own (level 0)
 
     def read(self) -> object:
         """A tree of the live state. Tensors are not copied."""
         ...
 
-    def check(self, tree: object) -> list[str]:
-        """What of `tree` does not fit, in words; empty if it can be applied. Changes nothing."""
+    def fit(self, tree: object, fit: Fit) -> Fitted:
+        """The tree to apply, and what of `tree` does not fit, in words. Changes nothing."""
+        ...
+
+    def remember(self) -> Callable[[], None]:
+        """A function that brings the present state back, should a load fail half-way."""
         ...
 
     def apply(self, tree: object) -> None:
-        """Put `tree` back. Called only after every component's check found nothing."""
+        """Put `tree` back. Called only after every component's fit found no problem."""
         ...
 
 
-def compare(component: str, expected: object, found: object) -> list[str]:
-    """How the state after a load differs from what was stored, in words; bit for bit on tensors."""
+def compare(component: str, expected: object, found: object) -> tuple[list[str], list[str]]:
+    """How the state after a load differs from what was to be loaded (with proofs for tensors), in words: what is
+    wrong, and what is only there besides, such as a setting that a newer version of a library has added."""
     left, right = dict(trees.leaves(expected, component)), dict(trees.leaves(found, component))
-    differences = [f"{path} is missing after the load" for path in left.keys() - right.keys()]
-    differences += [f"{path} is there after the load and was not stored" for path in right.keys() - left.keys()]
+    wrong = [f"{path} is missing after the load" for path in left.keys() - right.keys()]
+    besides: list[str] = []
+    for path in right.keys() - left.keys():
+        # A tensor that was not stored is state that a fresh object would not have; an empty container is nothing.
+        told = f"{path} is there after the load and was not stored"
+        (wrong if isinstance(right[path], torch.Tensor) else besides).append(told)
     for path in left.keys() & right.keys():
-        a, b = left[path], right[path]
-        if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
-            equal = trees.same(a, b)
-        elif isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor):
-            equal = False
+        before, after = left[path], right[path]
+        if isinstance(after, torch.Tensor):
+            equal = trees.prove(after) == before
         else:
-            equal = _encoded(a, path) == _encoded(b, path)
+            equal = not isinstance(before, trees.Proof) and _encoded(before, path) == _encoded(after, path)
         if not equal:
-            differences.append(f"{path} came back different")
-    return sorted(differences)
+            wrong.append(f"{path} came back different")
+    return sorted(wrong), sorted(besides)
 
 
 def _encoded(value: object, path: str) -> object:

@@ -6,11 +6,14 @@ the parameter's dtype, which loses bits of fp32 moments of bf16 parameters: such
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
+from mementum.live.fitting import Fit, Fitted, whole
+
+LR = ("lr", "initial_lr", "max_lr")  # what `lr_wins` is about
 DERIVED = frozenset({"params", "param_names"})  # of a group; made again from the live optimizer
 
 
@@ -55,21 +58,59 @@ class OptimizerState:
             else:
                 other[key] = value
         extra = {key: value for key, value in packed.items() if key not in ("state", "param_groups")}
-        return {"state": state, "groups": groups, "other": other, "extra": extra}
+        return {"class": self._class(), "state": state, "groups": groups, "other": other, "extra": extra}
 
-    def check(self, tree: object) -> list[str]:
-        if not (isinstance(tree, dict) and {"state", "groups", "other", "extra"} <= tree.keys()):
-            return [f"{self.name} was not stored as an optimizer"]
-        stored, live = tree["groups"], self._groups()
-        if len(stored) != len(live):
-            return [f"{self.name} was stored with {len(stored)} parameter groups and has {len(live)}"]
-        differences: list[str] = []
-        for number, (group, named) in enumerate(zip(stored, live, strict=True)):
-            before, now = set(group["params"]), {name for name, _ in named}
-            where = f"{self.name}, group {number}"
-            differences += [f"{where}: {name} was stored and is not in it" for name in sorted(before - now)]
-            differences += [f"{where}: {name} is in it and was not stored" for name in sorted(now - before)]
-        return differences
+    def fit(self, tree: object, fit: Fit) -> Fitted:
+        if not (isinstance(tree, dict) and {"class", "state", "groups", "other", "extra"} <= tree.keys()):
+            return whole(tree, [f"{self.name} was not stored as an optimizer"], fit)
+        now = self._class()
+        if tree["class"] != now:
+            return whole(tree, [f"{self.name} was stored as {tree['class']} and is {now}"], fit)
+        state = {fit.renamed(name): value for name, value in tree["state"].items()}
+        stored = [{**group, "params": sorted(map(fit.renamed, group["params"]))} for group in tree["groups"]]
+        live = self._live_groups()
+        groups, problems = regroup(self.name, stored, live)
+        left_out: list[str] = []
+        if problems and fit.partial:
+            left_out, problems, groups = problems, [], live
+        if fit.lr_wins == "new":
+            groups = [
+                {**group, **{key: ours[key] for key in LR if key in ours}}
+                for group, ours in zip(groups, live, strict=True)
+            ]
+        if fit.partial:
+            known = {name for group in live for name in group["params"]} - fit.fresh
+            left_out += [f"{self.name}: the state of {name} is not loaded" for name in sorted(state.keys() - known)]
+            state = {name: value for name, value in state.items() if name in known}
+        fitted = {**tree, "state": state, "groups": groups}
+        return Fitted(tree=fitted, problems=tuple(problems), left_out=tuple(left_out))
+
+    def _class(self) -> str:
+        return type(self.optimizer).__qualname__
+
+    def _live_groups(self) -> list[dict[str, Any]]:
+        read = self.read()
+        assert isinstance(read, dict)
+        groups: list[dict[str, Any]] = read["groups"]
+        return groups
+
+    def remember(self) -> Callable[[], None]:
+        """torch's load makes new dicts and groups, so the old ones, kept, are the state as it was."""
+        state, groups = self.optimizer.state, self.optimizer.param_groups
+        kept = [
+            (parameter, dict(values) if isinstance(values, dict) else values) for parameter, values in state.items()
+        ]
+        settings = [dict(group) for group in groups]
+
+        def bring_back() -> None:
+            for group, before in zip(groups, settings, strict=True):
+                group.clear()
+                group.update(before)
+            state.clear()
+            state.update(kept)
+            self.optimizer.__dict__["state"], self.optimizer.__dict__["param_groups"] = state, groups
+
+        return bring_back
 
     def apply(self, tree: object) -> None:
         assert isinstance(tree, dict)
@@ -105,3 +146,30 @@ def _uncast(loaded: object, stored: object) -> object:
         if type(loaded) is type(stored) and isinstance(loaded, list | tuple) and len(loaded) == len(stored):
             return type(stored)(_uncast(now, before) for now, before in zip(loaded, stored, strict=True))
     return stored if isinstance(stored, str | bytes) else loaded
+
+
+def regroup(
+    optimizer: str, stored: Sequence[Mapping[str, Any]], live: Sequence[Mapping[str, Any]]
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """The stored settings for the live groups, and what of the grouping does not fit.
+
+    Parameters may have moved between groups, as long as those that are together now had the same settings before."""
+    group_of = {name: number for number, group in enumerate(stored) for name in group["params"]}
+    names = {name for group in live for name in group["params"]}
+    problems = [f"{optimizer}: {name} was stored and is not in it" for name in sorted(group_of.keys() - names)]
+    problems += [f"{optimizer}: {name} is in it and was not stored" for name in sorted(names - group_of.keys())]
+    groups: list[dict[str, Any]] = []
+    for number, group in enumerate(live):
+        origins = sorted({group_of[name] for name in group["params"] if name in group_of})
+        if not origins and number < len(stored):
+            origins = [number]  # an empty group
+        settings = [{key: value for key, value in stored[origin].items() if key != "params"} for origin in origins]
+        for origin, other in zip(origins[1:], settings[1:], strict=True):
+            differing = sorted(key for key in other if repr(other[key]) != repr(settings[0].get(key)))
+            if differing:
+                problems.append(
+                    f"{optimizer}, group {number}: its parameters were in the groups {origins[0]} and {origin}, whose "
+                    f"{', '.join(differing)} differ"
+                )
+        groups.append({**(settings[0] if settings else {}), "params": list(group["params"])})
+    return groups, problems

@@ -36,8 +36,10 @@ def apply(state: dict[str, Any]) -> None:
             torch.cuda.set_rng_state(_tensor(saved), device)
 
 
-def inexact(state: dict[str, Any]) -> list[str]:
+def inexact(state: dict[str, Any] | None) -> list[str]:
     """What of a stored state cannot be put back here, in words."""
+    if state is None:
+        return ["the generators were not stored"]
     here = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if len(state["cuda"]) != here:
         return [f"the generators of {len(state['cuda'])} CUDA devices were stored, there are {here} here"]
@@ -46,3 +48,13 @@ def inexact(state: dict[str, Any]) -> list[str]:
 
 def _tensor(state: bytes) -> torch.Tensor:
     return torch.frombuffer(bytearray(state), dtype=torch.uint8)
+
+
+class GlobalGenerators:
+    """All global generators as one object with a state dict, for `mementum.save` and `mementum.load`."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return read()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        apply(state)

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import torch
+from torch.optim.lr_scheduler import LRScheduler
 
 from mementum.errors import UnsupportedState
-from mementum.live.component import Component
+from mementum.live.component import Component, compare
+from mementum.live.fitting import Fit, Fitted, whole
 from mementum.live.modules import ModuleState
+from mementum.live.names import parameter_names
 from mementum.live.optimizers import OptimizerState
+from mementum.live.tree import proved
+
+RATES = ("base_lrs", "_last_lr", "max_lrs")  # of a scheduler: what the program was given, not where it stands
 
 
 class StatefulState:
@@ -29,8 +36,24 @@ class StatefulState:
     def read(self) -> object:
         return self.thing.state_dict()
 
-    def check(self, tree: object) -> list[str]:
-        return []  # only the object itself knows; the comparison after the load finds what it did not take
+    def fit(self, tree: object, fit: Fit) -> Fitted:
+        # Only the object itself knows what it takes; the comparison after the load finds what it did not.
+        if fit.lr_wins == "new" and isinstance(self.thing, LRScheduler) and isinstance(tree, dict):
+            tree = {**tree, **{key: getattr(self.thing, key) for key in RATES if key in tree}}
+        return Fitted(tree=tree)
+
+    def remember(self) -> Callable[[], None]:
+        state = copy.deepcopy(self.thing.state_dict())
+        attributes = dict(vars(self.thing)) if hasattr(self.thing, "__dict__") else None
+
+        def bring_back() -> None:
+            if attributes is not None:
+                vars(self.thing).clear()
+                vars(self.thing).update(attributes)
+            if any(compare(self.name, proved(state), self.thing.state_dict())):
+                self.thing.load_state_dict(state)
+
+        return bring_back
 
     def apply(self, tree: object) -> None:
         self.thing.load_state_dict(tree)
@@ -49,7 +72,14 @@ class ContainerState:
     def read(self) -> object:
         return self.thing
 
-    def check(self, tree: object) -> list[str]:
+    def fit(self, tree: object, fit: Fit) -> Fitted:
+        return whole(tree, self._check(tree), fit)
+
+    def remember(self) -> Callable[[], None]:
+        before = self.thing.clone() if isinstance(self.thing, torch.Tensor) else copy.copy(self.thing)
+        return lambda: self.apply(before)
+
+    def _check(self, tree: object) -> list[str]:
         thing = self.thing
         if isinstance(tree, torch.Tensor) and isinstance(thing, torch.Tensor):
             if (tree.shape, tree.dtype) != (thing.shape, thing.dtype):
@@ -86,7 +116,14 @@ class GeneratorState:
             return {"numpy": self.thing.bit_generator.state}
         return {"torch": self.thing.get_state().numpy().tobytes()}
 
-    def check(self, tree: object) -> list[str]:
+    def fit(self, tree: object, fit: Fit) -> Fitted:
+        return whole(tree, self._check(tree), fit)
+
+    def remember(self) -> Callable[[], None]:
+        before = copy.deepcopy(self.read())
+        return lambda: self.apply(before)
+
+    def _check(self, tree: object) -> list[str]:
         stored, live = _kind(tree), _kind(self.read())
         if stored == live:
             return []
@@ -101,6 +138,30 @@ class GeneratorState:
             self.thing.set_state(torch.frombuffer(bytearray(tree["torch"]), dtype=torch.uint8))
 
 
+class ValueState:
+    """A plain value of the functional door. It cannot change in place; `value` is what was loaded."""
+
+    kind = "value"
+    weights = False
+
+    def __init__(self, name: str, value: object) -> None:
+        self.name = name
+        self.value = value
+
+    def read(self) -> object:
+        return self.value
+
+    def fit(self, tree: object, fit: Fit) -> Fitted:
+        return Fitted(tree=tree)
+
+    def remember(self) -> Callable[[], None]:
+        before = self.value
+        return lambda: self.apply(before)
+
+    def apply(self, tree: object) -> None:
+        self.value = tree
+
+
 def _kind(tree: object) -> str:
     """Of a generator by its state: the library, and what it calls the algorithm or how many bytes it has."""
     match tree:
@@ -113,8 +174,36 @@ def _kind(tree: object) -> str:
     return "unknown"
 
 
-def component_for(name: str, thing: object, names: Callable[[], dict[int, str]]) -> Component:
+class PerRank:
+    """A thing of which every rank has its own: what `mementum.per_rank` makes."""
+
+    def __init__(self, thing: Any) -> None:
+        self.thing = thing
+
+
+def per_rank(thing: Any) -> PerRank:
+    """Mark a thing as each rank's own, so that ranks do not share, or mix up, one copy of it."""
+    return PerRank(thing)
+
+
+def components_in(given: Mapping[str, Any], *, values: bool = False) -> tuple[Component, ...]:
+    """The component of each thing; with `values` plain values, which cannot change in place, have one too."""
+    things = {name: thing.thing if isinstance(thing, PerRank) else thing for name, thing in given.items()}
+    models = {name: thing for name, thing in things.items() if isinstance(thing, torch.nn.Module)}
+    cache: dict[int, str] = {}
+
+    def names() -> dict[int, str]:
+        if not cache:
+            cache.update(parameter_names(models))
+        return cache
+
+    return tuple(component_for(name, thing, names, values=values) for name, thing in things.items())
+
+
+def component_for(name: str, thing: object, names: Callable[[], dict[int, str]], *, values: bool = False) -> Component:
     """The component that fits `thing`. UnsupportedState, with the way out, if nothing does."""
+    if isinstance(thing, type):
+        raise UnsupportedState(name, thing, why="is a class: give an object of it")
     if isinstance(thing, torch.nn.Module):
         return ModuleState(name, thing)
     if isinstance(thing, torch.optim.Optimizer):
@@ -127,6 +216,8 @@ def component_for(name: str, thing: object, names: Callable[[], dict[int, str]])
         return StatefulState(name, thing)
     if type(thing) in (dict, list, set, deque, torch.Tensor, torch.nn.Parameter):
         return ContainerState(name, thing)
+    if values:
+        return ValueState(name, thing)
     raise UnsupportedState(
         name,
         thing,

@@ -9,8 +9,11 @@ from typing import Any
 import torch
 
 from mementum.errors import CheckpointDamaged, UnsupportedState
-from mementum.format.typed_json import TensorRef
+from mementum.format.blocks import digest
+from mementum.format.typed_json import TensorParts, TensorRef
 from mementum.format.weights import RESERVED
+from mementum.live.parts import is_made_of_parts, put_together, take_apart
+from mementum.records import record
 
 DEPTH_MAX = 100  # no state of a real optimizer nests so deep; a cycle would never end
 
@@ -35,7 +38,7 @@ def split(tree: object, *, component: str, named_by: str = "") -> tuple[object, 
 
     def walk(node: object, parts: tuple[str, ...]) -> object:
         if isinstance(node, torch.Tensor):
-            return TensorRef(name=_take_out(node, parts))
+            return _take_out(node, parts)
         if len(parts) > DEPTH_MAX:
             raise UnsupportedState(_path(component, parts[:8]), node, why="nests too deep, or refers to itself")
         kind = type(node)
@@ -47,9 +50,19 @@ def split(tree: object, *, component: str, named_by: str = "") -> tuple[object, 
             return kind(walk(value, (*parts, str(number))) for number, value in enumerate(node))
         return node
 
-    def _take_out(tensor: torch.Tensor, parts: tuple[str, ...]) -> str:
+    def _take_out(tensor: torch.Tensor, parts: tuple[str, ...]) -> TensorRef | TensorParts:
         _require_bytes(tensor, _path(component, parts))
         tensor = tensor.detach()
+        if not is_made_of_parts(tensor):
+            return TensorRef(name=_keep(tensor, parts))
+        kind, held, facts = take_apart(tensor)
+        names = {
+            part: _keep(dense.detach(), (*parts[:-1], f"{parts[-1] if parts else 'value'}.{part}"))
+            for part, dense in held.items()
+        }
+        return TensorParts(kind=kind, parts=names, facts=facts)
+
+    def _keep(tensor: torch.Tensor, parts: tuple[str, ...]) -> str:
         identity = _identity(tensor)
         if identity in seen:
             return seen[identity]
@@ -70,6 +83,10 @@ def join(skeleton: object, tensor: Callable[[str], torch.Tensor]) -> Any:
     """The tree again, every TensorRef replaced by what `tensor` gives for its name."""
     if isinstance(skeleton, TensorRef):
         return tensor(skeleton.name)
+    if isinstance(skeleton, TensorParts):
+        return put_together(
+            skeleton.kind, {part: tensor(name) for part, name in skeleton.parts.items()}, skeleton.facts
+        )
     if isinstance(skeleton, dict) and type(skeleton) in (dict, OrderedDict):
         return type(skeleton)((key, join(value, tensor)) for key, value in skeleton.items())
     if type(skeleton) in (list, tuple):
@@ -94,25 +111,62 @@ def leaves(tree: object, path: str) -> Iterator[tuple[str, object]]:
         yield path, tree
 
 
-def stored(tensors: Mapping[str, torch.Tensor], *, id: str, own: bool = True) -> Callable[[str], torch.Tensor]:
-    """A look-up for `join` that gives each tensor memory of its own, once, and says when one is missing."""
-    given: dict[str, torch.Tensor] = {}
+def stored(tensors: Mapping[str, torch.Tensor], *, id: str) -> Callable[[str], torch.Tensor]:
+    """A look-up for `join` that says when a tensor is missing."""
 
     def look_up(name: str) -> torch.Tensor:
         if name not in tensors:
             raise CheckpointDamaged(id, [("index", f"the context names a tensor {name!r} that is in no file")])
-        if name not in given:
-            given[name] = tensors[name].clone() if own else tensors[name]
-        return given[name]
+        return tensors[name]
 
     return look_up
 
 
+@record
+class Proof:
+    """What a tensor is to be, bit for bit, after it was given away."""
+
+    kind: str
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    digests: tuple[tuple[str, str], ...]
+    facts: tuple[tuple[str, str], ...] = ()
+
+
+def prove(tensor: torch.Tensor) -> Proof:
+    """A proof of the tensor's present bits."""
+    shape = tuple(tensor.shape)
+    if not is_made_of_parts(tensor):
+        return Proof(kind="dense", dtype=tensor.dtype, shape=shape, digests=(("", _digest(tensor)),))
+    kind, parts, facts = take_apart(tensor)
+    return Proof(
+        kind=kind,
+        dtype=tensor.dtype,
+        shape=shape,
+        digests=tuple((part, _digest(dense)) for part, dense in sorted(parts.items())),
+        facts=tuple((name, repr(fact)) for name, fact in sorted(facts.items())),
+    )
+
+
+def proved(tree: object) -> object:
+    """The tree with a proof in the place of every tensor."""
+    if isinstance(tree, torch.Tensor):
+        return prove(tree)
+    if isinstance(tree, dict) and type(tree) in (dict, OrderedDict):
+        return type(tree)((key, proved(value)) for key, value in tree.items())
+    if type(tree) in (list, tuple):
+        assert isinstance(tree, list | tuple)
+        return type(tree)(proved(value) for value in tree)
+    return tree
+
+
+def _digest(tensor: torch.Tensor) -> str:
+    return digest(as_bytes(tensor).numpy().data) if tensor.numel() else ""
+
+
 def same(left: torch.Tensor, right: torch.Tensor) -> bool:
     """Whether two tensors have one dtype, one shape and the same bits (NaN equals the same NaN)."""
-    if left.dtype != right.dtype or left.shape != right.shape:
-        return False
-    return torch.equal(as_bytes(left), as_bytes(right))
+    return prove(left) == prove(right)
 
 
 def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
@@ -129,12 +183,13 @@ def _identity(tensor: torch.Tensor) -> tuple[object, ...]:
 def _require_bytes(tensor: torch.Tensor, path: str) -> None:
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
         raise UnsupportedState(path, tensor, why="is a tensor subclass, whose bytes alone do not bring it back")
-    if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_nested:
-        raise UnsupportedState(path, tensor, why=f"is not a plain dense tensor ({tensor.layout})")
-    if tensor.dtype in UNCOPYABLE:
-        raise UnsupportedState(path, tensor, why=f"has elements of {tensor.dtype}, which torch cannot copy")
     if tensor.is_meta:
         raise UnsupportedState(path, tensor, why="is on the meta device and has no bytes")
+    if tensor.dtype in UNCOPYABLE:
+        raise UnsupportedState(path, tensor, why=f"has elements of {tensor.dtype}, which torch cannot copy")
+    if (tensor.layout != torch.strided or tensor.is_quantized or tensor.is_nested) and not is_made_of_parts(tensor):
+        kind = "nested" if tensor.is_nested else str(tensor.qscheme() if tensor.is_quantized else tensor.layout)
+        raise UnsupportedState(path, tensor, why=f"is neither dense nor of a kind that can be taken apart ({kind})")
 
 
 def _part(key: object) -> str:

@@ -9,11 +9,11 @@ from mementum.records import Entry, Granularity, Health
 HEALTH_ORDER = (Health.CLEAN, Health.SUSPECT, Health.DIVERGED)
 
 
-def candidates(entries: Sequence[Entry]) -> tuple[Entry, ...]:
-    """Exact ones only, clean before suspect before diverged, then the newest first by sequence number.
+def candidates(entries: Sequence[Entry], *, inexact: bool = False) -> tuple[Entry, ...]:
+    """Exact ones only (with `inexact` all), clean before suspect before diverged, then the newest first by sequence number.
 
     What was found damaged before comes last of all: a disk may have come back."""
-    exact = [entry for entry in entries if entry.manifest.granularity is Granularity.FULL]
+    exact = [entry for entry in entries if inexact or entry.manifest.granularity is Granularity.FULL]
     newest_first = sorted(exact, key=lambda entry: entry.order, reverse=True)
     return tuple(
         sorted(
