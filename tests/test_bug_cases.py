@@ -226,7 +226,7 @@ def test_a12_an_average_that_was_not_saved_is_named(tmp_path: Path) -> None:
     made = parts()
     with mementum.open_run(tmp_path, task="a12", model=made.model) as run:
         run.record()
-    with pytest.raises(StateMismatch, match="ema is given to open_run and was not stored"):
+    with pytest.raises(StateMismatch, match="ema is given and was not stored"):
         mementum.open_run(tmp_path, task="a12", model=made.model, state={"ema": parts().model})
 
 

@@ -13,14 +13,22 @@ from mementum.catalog import facts
 from mementum.catalog.rebuild import refresh
 from mementum.clock import Clock, timestamp
 from mementum.decide.retain import Retention, retain
-from mementum.errors import MementumError, StoreError
+from mementum.errors import MementumError, StoreError, Superseded
 from mementum.events import Committed, Emit, Failed, SaveSkipped
+from mementum.execute.claim import let_go, require_newest
 from mementum.execute.snapshot import Snapshot
 from mementum.execute.worker import SaveJob, Worker
 from mementum.opening import Opened
-from mementum.pruning import prune
+from mementum.pruning import prune, sweep
 from mementum.records import Fact, Health, Manifest, StoredFile, record
 from mementum.saving import save_checkpoint
+
+# After a takeover from an attempt that may live, its leftovers stay for so long: within it an attempt that lives comes
+# to a commit, sees that it was superseded and stops. One that stands still for longer loses a save that nobody needs.
+SWEEP_AFTER_S = 600.0
+# What such an attempt still commits before it sees us continues its own numbers, and must sort before all of ours: the
+# one manifest between its look and its put, those of a list that was stale, and numbers that failed puts used up.
+SEQ_LEAP = 1000
 
 
 @record
@@ -49,9 +57,12 @@ class Background:
     ) -> None:
         self.saved_step = saved_step  # the step of the newest durable checkpoint
         self._opened, self._retention, self._lasting = opened, retention, lasting
-        self._seq, self._parent = seq, parent
+        self._seq, self._parent = seq if opened.attempt.sure else seq + SEQ_LEAP, parent
         self._clock, self._emit = clock, emit
         self._torn = False
+        self._superseded: Superseded | None = None
+        self._skip_told = False
+        self._sweep_at_s = None if opened.attempt.sure else clock.monotonic() + SWEEP_AFTER_S
         self._worker = Worker(emit=emit)
 
     @property
@@ -64,7 +75,10 @@ class Background:
         return failure
 
     def submit(self, snapshot: Snapshot) -> None:
-        """Queue a snapshot; it takes the place of one that still waits."""
+        """Queue a snapshot; it takes the place of one that still waits. Once superseded, it is let go of."""
+        if self._superseded is not None:
+            self._skip(snapshot, self._superseded)
+            return
         self._worker.submit(
             SaveJob(
                 what=f"the save of step {snapshot.step}",
@@ -97,7 +111,27 @@ class Background:
         snapshot.release()
         self._emit(SaveSkipped(step=snapshot.step, reason="a newer save took its place while the disk was behind"))
 
+    def _skip(self, snapshot: Snapshot, superseded: Superseded) -> None:
+        snapshot.release()
+        if not self._skip_told:
+            self._skip_told = True
+            reason = f"attempt {superseded.by} has the task; this process saves nothing more"
+            self._emit(SaveSkipped(step=snapshot.step, reason=reason))
+
+    def _require_newest(self) -> None:
+        opened = self._opened
+        require_newest(opened.store, opened.attempt.number, task=opened.task, clock=self._clock)
+
+    def _step_back(self, superseded: Superseded) -> None:
+        """Save and remove nothing from now on, and let go of the task. The journal is ours alone, and is written on."""
+        self._superseded = superseded
+        self._append("superseded", None, None, {"by": superseded.by, "host": superseded.host})
+        let_go(self._opened.attempt)
+
     def _save(self, snapshot: Snapshot) -> None:
+        if self._superseded is not None:
+            self._skip(snapshot, self._superseded)
+            return
         began_s = self._clock.monotonic()
         opened = self._opened
         try:
@@ -108,7 +142,11 @@ class Background:
                 catalog=opened.catalog,
                 describe=self._describe,
                 emit=self._emit,
+                require_newest=self._require_newest,
             )
+        except Superseded as superseded:
+            self._step_back(superseded)
+            raise
         finally:
             snapshot.release()
         self._parent, self.saved_step = manifest.id, manifest.step
@@ -128,8 +166,16 @@ class Background:
         self._tidy()
 
     def _tidy(self) -> None:
+        if self._superseded is not None:
+            return
         try:
+            self._require_newest()
             self._prune()
+            self._sweep_when_due()
+        except Superseded as superseded:
+            self._step_back(superseded)
+            self._worker.failure = superseded
+            self._emit(Failed(what="holding the task", error=superseded.message, kept="all checkpoints"))
         except MementumError as error:  # what is kept is safe, and the next save tries again
             self._emit(Failed(what="removing old checkpoints", error=error.message, kept="all that retention keeps"))
             self._relist()
@@ -149,6 +195,12 @@ class Background:
             if not verdict.keep:
                 self._append("removed", verdict.id, None, {"reason": verdict.reason})
         prune(verdicts, entries, home=opened.home, store=opened.store, catalog=opened.catalog, emit=self._emit)
+
+    def _sweep_when_due(self) -> None:
+        """What an attempt left that may have lived when we began; this thread saves, so that no save is in flight."""
+        if self._sweep_at_s is not None and self._clock.monotonic() >= self._sweep_at_s:
+            sweep(self._opened.store, emit=self._emit)
+            self._sweep_at_s = None
 
     def _describe(self, snapshot: Snapshot, files: Sequence[StoredFile]) -> Manifest:
         self._seq += 1

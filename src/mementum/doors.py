@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from mementum.assemble import components_of, exactness_of, policy_of, retention_of
+from mementum.assemble import components_of, exactness_of, fit_of, plain_fields, policy_of, retention_of
 from mementum.background import Background, Lasting
 from mementum.catalog import facts
 from mementum.catalog.rebuild import refresh
@@ -21,11 +21,13 @@ from mementum.format import codec as codecs
 from mementum.format import context as contexts
 from mementum.live import feeds, rng
 from mementum.live.component import Component
+from mementum.live.fitting import Fit
 from mementum.opening import Opened, open_task
 from mementum.records import Fact, Resumed, record
 from mementum.resuming import Found, newest_whole, put_back, versions_that_differ
 from mementum.run import Beginning, Run
 
+SHOWN_MAX = 10  # pieces of damage in a message; `mementum doctor` tells all of it
 KEEP_LAST = 10  # checkpoints; enough to go back behind a divergence that was seen late, and the disk does not fill
 
 
@@ -39,6 +41,8 @@ class Asked:
     resume: str
     raise_failures: bool
     user: Mapping[str, Any]
+    fit: Fit
+    takeover: bool
 
 
 def open_run(
@@ -58,6 +62,10 @@ def open_run(
     keep_every_steps: int | None = None,
     codec: str = "raw",
     resume: Literal["auto", "never", "must"] = "auto",
+    fit: Literal["strict", "partial"] = "strict",
+    rename: Mapping[str, str] | None = None,
+    lr_wins: Literal["stored", "new"] = "stored",
+    takeover: bool = False,
     on_error: Literal["tell", "raise"] = "tell",
     on_event: Emit | Sequence[Emit] = (),
     user: Mapping[str, Any] | None = None,
@@ -73,27 +81,30 @@ def open_run(
     keep_last: how many of the newest checkpoints stay (None: all); keep_every_steps: multiples of it stay too.
     codec: of optimizer state on disk: `raw`, `zstd:1`, `planes+zstd:1`. Weights are always raw.
     resume: `auto` resumes if there is a checkpoint, `must` insists on one, `never` begins anew beside them.
+    fit: `strict` resumes only if everything fits; `partial` loads what fits by name, shape and dtype, and lists the
+        rest in `run.resumed.left_out`. rename: stored names to new ones, `{"model.old.": "model.new."}`.
+    lr_wins: after a resume the `stored` learning rates hold, or those of the program (`new`).
+    takeover: do not wait for the lease of a process on another host that is surely gone.
     on_error: `tell` keeps a failed save out of training (event and log); `raise` raises it at the next `record`.
     on_event: called with every event of `mementum.events`, on the thread where it happens.
     user: fields of your own for the manifests (a logger's path, a sweep's id).
 
-    Raises UsageError or UnsupportedState before anything is written; TaskInUse if a living process on this host
-    trains the task; NothingToResume; StateMismatch if what was stored does not fit (nothing is changed then).
+    Raises UsageError or UnsupportedState before anything is written; TaskInUse if a living process trains the task;
+    NothingToResume; StateMismatch if what was stored does not fit (nothing is changed then).
     """
-    _require("resume", resume, ("auto", "never", "must"))
-    _require("on_error", on_error, ("tell", "raise"))
+    _require(resume=(resume, ("auto", "never", "must")), on_error=(on_error, ("tell", "raise")))
     asked = Asked(
         policy=policy_of(policy, every_steps, every_s),
         retention=retention_of(keep_last, keep_every_steps),
         codec=codecs.check(codec),
         resume=resume,
         raise_failures=on_error == "raise",
-        user=dict(user or {}),
+        user=plain_fields(user),
+        fit=fit_of(fit, rename, lr_wins),
+        takeover=takeover,
     )
     components = components_of(model=model, optimizer=optimizer, scheduler=scheduler, scaler=scaler, state=state)
-    feed = feeds.feed_for(data) if data is not None else None
-    emit = Emitter((on_event,) if callable(on_event) else tuple(on_event))
-    return _open(root, task, asked, components, feed, clock or SystemClock(), emit)
+    return _open(root, task, asked, components, data, clock or SystemClock(), _emitter(on_event))
 
 
 def _open(
@@ -101,16 +112,18 @@ def _open(
     task: str,
     asked: Asked,
     components: Sequence[Component],
-    feed: feeds.Feed | None,
+    data: Any,
     clock: Clock,
     emit: Emit,
 ) -> Run:
+    feed = feeds.feed_for(data) if data is not None else None
     capture = BlockingCapture(codec=asked.codec)
     contexts.render({"components": capture.check(components), "user": asked.user})  # what cannot be saved is said now
     lasting = Lasting(versions=origin.versions(), code=origin.code(), user=asked.user)
-    opened = open_task(root, task, about={"versions": lasting.versions, "code": lasting.code}, clock=clock, emit=emit)
+    about = {"versions": lasting.versions, "code": lasting.code}
+    opened = open_task(root, task, about=about, clock=clock, emit=emit, takeover=asked.takeover)
     try:
-        beginning, seq = _begin(opened, components, feed, lasting, asked.resume, clock=clock, emit=emit)
+        beginning, seq = _begin(opened, components, feed, lasting, asked, clock=clock, emit=emit)
     except BaseException:
         opened.close()
         raise
@@ -118,6 +131,8 @@ def _open(
     if feed is not None and exactness.reasons:
         emit(Note(text=f"a resume will be {exactness}"))
     resumed = beginning.resumed
+    if resumed is not None and resumed.left_out:
+        emit(Note(text=f"step {resumed.step} was loaded in part: {len(resumed.left_out)} things were left out"))
     background = Background(
         opened=opened,
         retention=asked.retention,
@@ -148,7 +163,7 @@ def _begin(
     components: Sequence[Component],
     feed: feeds.Feed | None,
     lasting: Lasting,
-    resume: str,
+    asked: Asked,
     *,
     clock: Clock,
     emit: Emit,
@@ -156,7 +171,7 @@ def _begin(
     """Where the run begins, and the highest sequence number so far. Everything live is put back on return."""
     entries = opened.catalog.entries(opened.home)
     seq = max((entry.manifest.seq for entry in entries), default=0)
-    if resume == "never":
+    if asked.resume == "never":
         return Beginning(values={}), seq
     began_s = clock.monotonic()
     emit(PhaseBegan(phase="resume"))
@@ -171,14 +186,21 @@ def _begin(
 
     found = newest_whole(entries, opened.store, emit=emit, mark=mark)
     if found is None:
-        if resume == "must":
+        if opened.unreadable:  # beginning anew would hide that there was something to go on from
+            raise NothingToResume(
+                f"task {opened.task!r} has checkpoints, and no manifest can be read:\n"
+                + "\n".join(f"  {damage.key}: {damage.what}" for damage in opened.unreadable[:SHOWN_MAX]),
+                kept="all of them, as they are",
+                next_command='mementum doctor ROOT; resume="never" begins anew beside them',
+            )
+        if asked.resume == "must":
             raise NothingToResume(
                 f"task {opened.task!r} has no checkpoint that resumes exactly",
                 next_command='begin it with resume="auto", or look with `mementum ls ROOT`',
             )
         emit(PhaseEnded(phase="resume", duration_s=clock.monotonic() - began_s))
         return Beginning(values={}), seq
-    beginning = _put_back(found, components, feed, lasting, began_s, clock)
+    beginning = _put_back(found, components, feed, lasting, asked.fit, began_s, clock)
     emit(PhaseEnded(phase="resume", id=found.loaded.manifest.id, duration_s=clock.monotonic() - began_s))
     return beginning, seq
 
@@ -188,22 +210,31 @@ def _put_back(
     components: Sequence[Component],
     feed: feeds.Feed | None,
     lasting: Lasting,
+    fit: Fit,
     began_s: float,
     clock: Clock,
 ) -> Beginning:
     manifest, context = found.loaded.manifest, found.loaded.context
     place = context["feed"] if feed is not None else None
-    put_back(found.loaded, components, also=feeds.check(feed, place) if feed is not None and place is not None else [])
-    if feed is not None and place is not None:
+    unfit = feeds.check(feed, place) if feed is not None and place is not None else []
+    result = put_back(found.loaded, components, fit=fit, also=() if fit.partial else unfit)
+    if feed is not None and place is not None and not unfit:
         feeds.apply(feed, place)
-    rng.apply(context["rng"])
+    if context["rng"] is not None:
+        rng.apply(context["rng"])
     resumed = Resumed(
         checkpoint=manifest.id,
         step=manifest.step,
         epoch=manifest.epoch,
         reason=manifest.reason,
         passed_over=found.passed_over,
-        differs=(*versions_that_differ(manifest.versions, lasting.versions), *rng.inexact(context["rng"])),
+        rung="exact" if not (result.left_out or unfit) else "partial",
+        differs=(
+            *versions_that_differ(manifest.versions, lasting.versions),
+            *rng.inexact(context["rng"]),
+            *result.besides,
+        ),
+        left_out=(*result.left_out, *unfit),
         duration_s=clock.monotonic() - began_s,
     )
     return Beginning(
@@ -216,6 +247,11 @@ def _put_back(
     )
 
 
-def _require(name: str, value: str, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise UsageError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
+def _require(**choices: tuple[str, tuple[str, ...]]) -> None:
+    for name, (value, allowed) in choices.items():
+        if value not in allowed:
+            raise UsageError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
+
+
+def _emitter(on_event: Emit | Sequence[Emit]) -> Emitter:
+    return Emitter((on_event,) if callable(on_event) else tuple(on_event))

@@ -14,7 +14,8 @@ MementumError
 │   │   └── NewerFormat         written by a newer mementum
 │   ├── NothingToResume         there is no checkpoint that can be restored
 │   └── StateMismatch           the live objects do not fit what was stored; `differences` lists them
-├── TaskInUse                   another process on this host trains the same task
+├── TaskInUse                   another living process trains the same task
+├── Superseded                  a later attempt has taken the task over; this one saves and removes nothing more
 └── SaveFailed                  a background save failed and `on_error="raise"` was asked for
 """
 
@@ -22,19 +23,33 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from typing import ClassVar
+
+PAGE = "docs/errors.md"
 
 
 class MementumError(Exception):
     """Any error that mementum raises on purpose.
 
-    `kept` says what is still safe; `next_command` is what a person may run or change next.
+    `kept` says what is still safe; `next_command` is what a person may run or change next. Where whoever raises says
+    neither, what holds for the whole class is told: `default_kept` and `default_next`.
     """
+
+    default_kept: ClassVar[str | None] = None
+    default_next: ClassVar[str | None] = None
 
     def __init__(self, message: str, *, kept: str | None = None, next_command: str | None = None) -> None:
         super().__init__(message)
         self.message = message
+        if kept is None and next_command is None:
+            kept, next_command = self.default_kept, self.default_next
         self.kept = kept
         self.next_command = next_command
+
+    @property
+    def page(self) -> str:
+        """Where more is said about errors of this class."""
+        return f"{PAGE}#{type(self).__name__.lower()}"
 
     def __str__(self) -> str:
         lines = [self.message]
@@ -47,6 +62,8 @@ class MementumError(Exception):
 
 class UsageError(MementumError, ValueError):
     """The arguments of a call, or the words of a command, are wrong."""
+
+    default_kept = "everything: nothing was changed"
 
 
 class UnsupportedState(UsageError):
@@ -85,6 +102,8 @@ class KeyTaken(StoreError):
 class KeyMissing(StoreError):
     """The key does not exist."""
 
+    default_next = "mementum doctor ROOT"
+
     def __init__(self, key: str) -> None:
         super().__init__(key, f"{key} does not exist")
 
@@ -95,6 +114,9 @@ class CheckpointError(MementumError):
 
 class CheckpointDamaged(CheckpointError):
     """A checkpoint's bytes are missing or are not the ones that were written."""
+
+    default_kept = "its other files, and all other checkpoints"
+    default_next = "mementum verify ROOT --deep"
 
     def __init__(
         self, id: str, damage: Sequence[tuple[str, str]], *, kept: str | None = None, next_command: str | None = None
@@ -109,13 +131,27 @@ class CheckpointDamaged(CheckpointError):
 class UnknownFormat(CheckpointError):
     """The bytes are not what mementum writes."""
 
+    default_next = "mementum doctor ROOT"
+
 
 class NotReadableHere(CheckpointError):
     """The bytes may be whole, but this process cannot read them: a newer format, a codec or class that is not here."""
 
+    default_kept = "the checkpoint, as it is"
+    default_next = "mementum doctor ROOT"
+
+
+class NewerFormat(NotReadableHere):
+    """The bytes were written by a newer mementum."""
+
+    default_next = "pip install --upgrade mementum"
+
 
 class NothingToResume(CheckpointError):
     """No checkpoint can be restored."""
+
+    default_kept = "all checkpoints, as they are"
+    default_next = "mementum doctor ROOT"
 
 
 class StateMismatch(CheckpointError):
@@ -134,17 +170,36 @@ class StateMismatch(CheckpointError):
 class TaskInUse(MementumError):
     """Another living process holds the task."""
 
-    def __init__(self, task: str, *, host: str, pid: int) -> None:
-        own = pid == os.getpid()
+    def __init__(self, task: str, *, host: str, pid: int, elsewhere: bool = False) -> None:
+        own = pid == os.getpid() and not elsewhere
+        if own:
+            advice = "close the run that has it: run.close(), or a `with` block"
+        elif elsewhere:
+            advice = f"wait for it, or stop it on {host}; open_run(takeover=True) if it is surely gone"
+        else:
+            advice = f"wait for it{f' or stop it (kill {pid})' if pid else ''}, or choose another task name"
         super().__init__(
             f"task {task!r} is being trained by process {pid} on {host}{' (this one)' if own else ''}",
             kept="its checkpoints; nothing was changed",
-            next_command="close the run that has it: run.close(), or a `with` block"
-            if own
-            else f"wait for it{f' or stop it (kill {pid})' if pid else ''}, or choose another task name",
+            next_command=advice,
         )
-        self.task, self.host, self.pid = task, host, pid
+        self.task, self.host, self.pid, self.elsewhere = task, host, pid, elsewhere
+
+
+class Superseded(MementumError):
+    """A later attempt has taken the task over. What this one trains from here on is not saved."""
+
+    def __init__(self, task: str, *, attempt: int, by: int, host: str, pid: int) -> None:
+        super().__init__(
+            f"attempt {attempt} of task {task!r} was superseded by attempt {by}, process {pid} on {host}",
+            kept="all checkpoints; nothing is saved or removed by this process any more",
+            next_command=f"stop this process: attempt {by} goes on with the task",
+        )
+        self.task, self.attempt, self.by, self.host, self.pid = task, attempt, by, host, pid
 
 
 class SaveFailed(MementumError):
     """A save in the background failed; the cause is attached."""
+
+    default_kept = "older checkpoints"
+    default_next = "mementum doctor ROOT"

@@ -8,13 +8,13 @@ from pathlib import Path
 
 from mementum.catalog import facts, tasks
 from mementum.catalog.catalog import Catalog
-from mementum.catalog.place import catalog_path
+from mementum.catalog.place import catalog_path, is_remote
 from mementum.catalog.rebuild import refresh
 from mementum.catalog.sql import open_sqlite
 from mementum.clock import Clock
 from mementum.errors import StoreError, UsageError
 from mementum.events import Emit, Note, PassedOver
-from mementum.execute.claim import Attempt, claim
+from mementum.execute.claim import Attempt, claim, let_go
 from mementum.pruning import sweep
 from mementum.records import Damage, record
 from mementum.storage.disk import PosixDisk
@@ -32,6 +32,7 @@ class Opened:
     store: LocalStore
     catalog: Catalog
     attempt: Attempt
+    unreadable: tuple[Damage, ...] = ()  # manifests that are not what was written
 
     @property
     def journal(self) -> str:
@@ -39,29 +40,39 @@ class Opened:
 
     def close(self) -> None:
         self.catalog.close()
-        self.attempt.hold.release()
+        let_go(self.attempt)
 
 
 def open_task(
-    root: str | os.PathLike[str], task: str, *, about: Mapping[str, object], clock: Clock, emit: Emit
+    root: str | os.PathLike[str],
+    task: str,
+    *,
+    about: Mapping[str, object],
+    clock: Clock,
+    emit: Emit,
+    takeover: bool = False,
 ) -> Opened:
     """Claim the task, remove what dead attempts left, and bring the catalog up to date."""
-    folder = _root(root)
+    folder = root_folder(root)
     if not task or len(task) > TASK_MAX or "\0" in task or not task.isprintable():
         raise UsageError(f"a task's name has 1 to {TASK_MAX} printable characters, got {task[:60]!r}")
     disk = PosixDisk()
     home = tasks.find(disk, str(folder), task) or tasks.new_home(task, clock.now())
     store = LocalStore(disk, f"{folder}/{home}")
-    attempt = claim(store, task=task, facts=about, clock=clock)
+    shared = is_remote(folder)
+    attempt = claim(store, task=task, facts=about, clock=clock, emit=emit, shared=shared, takeover=takeover)
     try:
-        sweep(store, emit=emit)
+        if attempt.lease is not None:
+            attempt.lease.start()
+        if attempt.sure:  # else somebody may still be writing what looks like a leftover; it is swept later
+            sweep(store, emit=emit)
         catalog, damages = _refreshed(folder, home, store, emit)
         for damage in damages:
             emit(PassedOver(id=damage.key, what=damage.what))
     except BaseException:
-        attempt.hold.release()
+        let_go(attempt)
         raise
-    return Opened(task=task, home=home, store=store, catalog=catalog, attempt=attempt)
+    return Opened(task=task, home=home, store=store, catalog=catalog, attempt=attempt, unreadable=damages)
 
 
 def _refreshed(root: Path, home: str, store: LocalStore, emit: Emit) -> tuple[Catalog, tuple[Damage, ...]]:
@@ -84,7 +95,8 @@ def open_catalog(root: Path, *, emit: Emit) -> Catalog:
         return open_sqlite(None)
 
 
-def _root(root: str | os.PathLike[str]) -> Path:
+def root_folder(root: str | os.PathLike[str]) -> Path:
+    """The root's folder, absolute and without links. UsageError or StoreError if it can be none."""
     text = os.fspath(root)
     if not isinstance(text, str) or not text or "\0" in text:
         raise UsageError(f"a root is a folder's path, got {text!r}")

@@ -8,7 +8,7 @@ from mementum.catalog.catalog import Catalog
 from mementum.events import Emit, PhaseBegan, PhaseEnded, Removed, Swept
 from mementum.execute.remove import clear, orphans, remove
 from mementum.records import Entry, Verdict
-from mementum.storage.store import Store
+from mementum.storage.store import Home, Store
 
 
 def prune(
@@ -28,7 +28,7 @@ def prune(
         emit(Removed(id=verdict.id, step=entry.manifest.step, reason=verdict.reason))
 
 
-def sweep(store: Store, *, emit: Emit) -> tuple[str, ...]:
+def sweep(store: Home, *, emit: Emit) -> tuple[str, ...]:
     """Remove what dead attempts left half done: unfinished puts, and parts that no manifest names.
 
     Only the holder of the task may call it, and not while a save is in flight."""

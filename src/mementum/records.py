@@ -231,4 +231,5 @@ class Resumed:
     rung: str = "exact"
     passed_over: tuple[Damage, ...] = ()
     differs: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
     duration_s: float

@@ -18,6 +18,7 @@ from mementum.recover.load import Loaded, load
 from mementum.recover.verify import read_manifest
 from mementum.storage.store import Store
 
+REFUSALS = (RuntimeError, ValueError, TypeError, LookupError, AttributeError, AssertionError)  # of a user's object
 RISKY_FIRST = {"stateful": 0, "value": 1, "container": 2, "generator": 3, "optimizer": 4, "module": 5}
 
 
@@ -98,20 +99,39 @@ def put_back(
             'rename={...}), or begin anew with resume="never"',
         )
     generators = rng.read()
-    undo: list[Callable[[], None]] = []
+    undo = {component.name: component.remember() for component in components if component.name in fitted}
+    begun: list[str] = []
     besides: list[str] = []
     try:
-        # What may refuse in its own code goes first; models, whose bytes are changed in place, go last.
-        for component in sorted(components, key=lambda component: RISKY_FIRST[component.kind]):
+        # What may refuse goes first, in order of its kind; what cannot fail, and has no copy, goes last.
+        for component in sorted(components, key=lambda one: (undo.get(one.name) is None, RISKY_FIRST[one.kind])):
             if component.name in fitted:
-                undo.append(component.remember())
+                begun.append(component.name)
                 besides += _apply(component, fitted[component.name], loaded.manifest.id)
-    except BaseException:
-        for bring_back in reversed(undo):
-            bring_back()
+    except BaseException as cause:
+        stuck = _bring_back({name: undo[name] for name in reversed(begun)})
         rng.apply(generators)
-        raise
+        if not stuck:
+            raise
+        raise StateMismatch(
+            loaded.manifest.id,
+            [str(cause), *stuck],
+            kept="the checkpoint, and the live objects that are not named here",
+            next_command="start the process again: a load failed, and what it had changed could not be undone",
+        ) from cause
     return PutBack(left_out=tuple(left_out), besides=tuple(besides))
+
+
+def _bring_back(undo: Mapping[str, Callable[[], None] | None]) -> list[str]:
+    """Undo what was begun; one that refuses does not keep the others from it, and is named."""
+    stuck: list[str] = []
+    for name, bring_back in undo.items():
+        try:
+            if bring_back is not None:
+                bring_back()
+        except REFUSALS as error:
+            stuck.append(f"{name} could not be brought back: {type(error).__name__}: {error}")
+    return stuck
 
 
 def _apply(component: Component, tree: object, id: str) -> list[str]:
@@ -120,7 +140,7 @@ def _apply(component: Component, tree: object, id: str) -> list[str]:
     try:
         component.apply(tree)
         wrong, besides = compare(component.name, expected, component.read())
-    except (RuntimeError, ValueError, TypeError, LookupError, AttributeError, AssertionError) as cause:
+    except REFUSALS as cause:
         raise StateMismatch(
             id,
             [f"{component.name} refused its state: {type(cause).__name__}: {cause}"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
@@ -79,6 +80,7 @@ class Run:
         self._since_step, self._since_s = beginning.step, clock.monotonic()
         self._policy_faults = 0
         self._closed = False
+        self._pid = os.getpid()  # a fork copies the run, and leaves its worker and its lock behind
 
     # The loop.
 
@@ -214,11 +216,21 @@ class Run:
 
     def wait(self, timeout_s: float = CLOSE_WAIT_S) -> bool:
         """Wait until every save so far is durable or has failed; False if that takes longer."""
+        self._require_own()
         return self._background.drain(timeout_s)
 
     def _require_open(self) -> None:
+        self._require_own()
         if self._closed:
             raise UsageError(f"the run of task {self._opened.task!r} is closed", kept="what was saved before")
+
+    def _require_own(self) -> None:
+        if os.getpid() != self._pid:
+            raise UsageError(
+                f"the run of task {self._opened.task!r} belongs to process {self._pid}, and this is a fork of it",
+                kept="the run, which goes on in its own process",
+                next_command="record, save and wait in the process that opened the run",
+            )
 
     def _decide(self) -> Save | None:
         if self._policy_faults >= FAULTS_MAX:
@@ -328,8 +340,9 @@ class Run:
     # The end.
 
     def close(self, *, why: str = "finished") -> None:
-        """Save what is not saved yet, wait until it is durable, and let go of the task. Twice is once."""
-        if self._closed:
+        """Save what is not saved yet, wait until it is durable, and let go of the task. Twice is once, and in a fork
+        of the process nothing is done."""
+        if self._closed or os.getpid() != self._pid:
             return
         self._closed = True
         try:

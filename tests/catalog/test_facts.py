@@ -13,9 +13,8 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 VALUES = st.dictionaries(
     TEXT, st.none() | st.integers() | st.floats(allow_nan=False) | TEXT | st.booleans(), max_size=3
 )
-FACTS = st.builds(
-    Fact, kind=TEXT, time=TEXT, checkpoint=st.none() | TEXT, step=st.none() | st.integers(), values=VALUES
-)
+STEPS = st.none() | st.integers(1 - facts.STEP_END, facts.STEP_END - 1)
+FACTS = st.builds(Fact, kind=TEXT, time=TEXT, checkpoint=st.none() | TEXT, step=STEPS, values=VALUES)
 ONE = Fact(kind="metrics", time="2026-11-30T06:10:09.000000Z", step=3, values={"loss": 0.5, "größe": float("inf")})
 
 

@@ -215,7 +215,7 @@ def test_a_file_that_is_no_database_is_told_with_what_to_do(path: Path, content:
         open_sqlite(path)
     assert str(path) in caught.value.message
     assert caught.value.kept == "all checkpoints: the catalog is only a cache of them"
-    assert caught.value.next_command == "delete it; it is made again from the manifests"
+    assert caught.value.next_command == "mementum rebuild ROOT makes it again from the manifests"
 
 
 def test_a_manifest_that_was_changed_in_the_cache_is_as_if_it_were_not_there(path: Path) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -79,3 +82,36 @@ class Answer:
 @pytest.fixture(scope="session")
 def ask() -> type[Answer]:
     return Answer
+
+
+def listing(root: Path) -> dict[str, object]:
+    """Everything of a root that somebody could have changed."""
+    found: dict[str, object] = {}
+    for path in (root, *sorted(root.rglob("*"))):
+        status = os.lstat(path)
+        held = os.readlink(path) if path.is_symlink() else path.read_bytes() if path.is_file() else None
+        found[str(path)] = (status.st_mode, status.st_size, status.st_mtime_ns, status.st_ino, held)
+    return found
+
+
+@pytest.fixture
+def diagnosed(ask: Any) -> Callable[..., tuple[int, list[dict[str, Any]]]]:
+    """Ask for JSON; the exit code and the findings. Also that nothing was touched, and that text says the same."""
+
+    def diagnose(root: Path, *words: str) -> tuple[int, list[dict[str, Any]]]:
+        before = listing(root)
+        answer = ask("doctor", root, *words, "--json")
+        text = ask("doctor", root, *words)
+        assert listing(root) == before
+        assert (answer.err, text.code) == ("", answer.code)
+        findings: list[dict[str, Any]] = json.loads(answer.out)["findings"]
+        said = [line for line in text.lines[1:-1] if not line.startswith(" ")]
+        assert [line.split()[0] for line in said] == [one["severity"] for one in findings]
+        return answer.code, findings
+
+    return diagnose
+
+
+@pytest.fixture(scope="session", name="listing")
+def _listing() -> Callable[[Path], dict[str, object]]:
+    return listing

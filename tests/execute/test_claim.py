@@ -18,7 +18,9 @@ import pytest
 
 from mementum.clock import ManualClock
 from mementum.errors import StoreError, TaskInUse
-from mementum.execute.claim import Attempt, claim, key_of
+from mementum.execute.attempts import key_of
+from mementum.execute.claim import Attempt, claim
+from mementum.execute.identity import identify
 from mementum.records import Buffer
 from mementum.storage.disk import PosixDisk
 from mementum.storage.local import LocalStore
@@ -80,7 +82,11 @@ def test_starts_are_numbered_from_one(tmp_path: Path) -> None:
     assert numbers(on_disk(tmp_path)) == ["attempts/0001.json", "attempts/0002.json", "attempts/0003.json"]
 
 
-def test_the_file_says_who_it_is(tmp_path: Path) -> None:
+def test_the_file_says_who_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SLURM_JOB_ID", "TORCHELASTIC_RUN_ID", "KUBERNETES_SERVICE_HOST"):
+        monkeypatch.delenv(name, raising=False)
+    me = identify({}, lease_s=None)
+    assert me.boot is not None and me.started is not None
     start(on_disk(tmp_path), versions={"torch": "2"})
     assert json.loads(bytes(on_disk(tmp_path).get("attempts/0001.json"))) == {
         "format": 1,
@@ -89,6 +95,8 @@ def test_the_file_says_who_it_is(tmp_path: Path) -> None:
         "time": "2023-11-14T22:13:20.000000Z",
         "host": platform.node(),
         "pid": os.getpid(),
+        "boot": me.boot,
+        "started": me.started,
         "versions": {"torch": "2"},
     }
 
@@ -261,3 +269,21 @@ def test_a_killed_holder_lets_go(tmp_path: Path) -> None:
         holder.send_signal(signal.SIGKILL)
         holder.communicate()
     assert start(on_disk(tmp_path)).number == 2
+
+
+def test_a_stopped_holder_still_holds(tmp_path: Path) -> None:
+    holder = process(HOLDER, str(tmp_path))
+    try:
+        assert holder.stdout.readline() == "1\n"
+        holder.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, holder.pid, os.WSTOPPED | os.WNOWAIT)
+        with pytest.raises(TaskInUse) as caught:
+            claim(on_disk(tmp_path), task="t", facts={}, clock=ManualClock(), shared=True, takeover=True)
+        assert caught.value.pid == holder.pid
+    finally:
+        holder.send_signal(signal.SIGKILL)
+        holder.communicate()
+    clock = ManualClock()
+    attempt = claim(on_disk(tmp_path), task="t", facts={}, clock=clock, shared=True)
+    assert (attempt.number, attempt.sure, clock.monotonic()) == (2, True, 0.0)  # killed on this host: at once
+    attempt.hold.release()

@@ -10,6 +10,8 @@ from mementum.errors import MementumError
 from mementum.format import typed_json
 from mementum.records import Fact
 
+STEP_END = 1 << 62  # a step of ours is below it
+
 
 def journal_key(attempt: int) -> str:
     return f"journal/{attempt:04d}.jsonl"
@@ -48,5 +50,9 @@ def _parse_line(line: bytes) -> Fact | None:
     if not (isinstance(kind, str) and isinstance(time, str) and isinstance(values, Mapping)):
         return None
     if not (checkpoint is None or isinstance(checkpoint, str)) or not (step is None or type(step) is int):
+        return None
+    texts = f"{kind}{time}{checkpoint or ''}"
+    # What no database takes: half a surrogate pair, which JSON can escape, and a step of more than 64 bits.
+    if any("\ud800" <= letter <= "\udfff" for letter in texts) or not abs(step or 0) < STEP_END:
         return None
     return Fact(kind=kind, time=time, checkpoint=checkpoint, step=step, values=values)

@@ -17,19 +17,28 @@ REMOTE = frozenset(
 
 def catalog_path(root: Path) -> Path:
     """Beside a local root; for a root on a network file system in the user's cache folder."""
-    kind = file_system(root)
-    if kind not in REMOTE and not kind.startswith("fuse"):
+    if not is_remote(root):
         return root / NAME
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mementum"
     cache.mkdir(parents=True, exist_ok=True)
     return cache / f"{blake3(str(root.resolve()).encode()).hexdigest()[:16]}.db"
 
 
+def is_remote(path: Path) -> bool:
+    """Whether other hosts may reach `path`, by its file system."""
+    kind = file_system(path)
+    return kind in REMOTE or kind.startswith("fuse")
+
+
 def file_system(path: Path) -> str:
     """The type of the file system that holds `path`; empty where the system does not tell."""
     resolved = path.resolve()
     best, kind = -1, ""
-    for partition in psutil.disk_partitions(all=True):
+    try:
+        partitions = psutil.disk_partitions(all=True)
+    except OSError:
+        return ""
+    for partition in partitions:
         mount = Path(partition.mountpoint)
         if resolved.is_relative_to(mount) and len(mount.parts) >= best:
             best, kind = len(mount.parts), partition.fstype

@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from mementum.catalog import facts
 from mementum.catalog.catalog import Catalog
 from mementum.errors import MementumError, NotReadableHere
 from mementum.format import manifest as manifests
 from mementum.records import Damage
-from mementum.storage.store import Store
+from mementum.storage.store import Home, Store
 
 MANIFEST = re.compile(r"(step_\d{10,}(?:-\d+)?)/meta\.json")
 HEAD = 256  # bytes of a manifest in which its id stands
 
 
-def refresh(catalog: Catalog, home: str, store: Store, *, strict: bool = False) -> tuple[Damage, ...]:
+def refresh(catalog: Catalog, home: str, store: Home, *, strict: bool = False) -> tuple[Damage, ...]:
     """Enter what is missing, drop what is gone, take in longer journals. Manifests that cannot be read come back
     as damage: they are not entered, and nothing of theirs is deleted. With `strict`, one that only a newer mementum can
     read is raised as NotReadableHere: who goes on from an older checkpoint should know."""
     damage: list[Damage] = []
     known = {entry.folder: entry.manifest.id for entry in catalog.entries(home)}
     present: set[str] = set()
+    folders: set[str] = set()
     for stat in store.list("step_"):
+        folders.add(stat.key.partition("/")[0])
         match = MANIFEST.fullmatch(stat.key)
         if match is None:
             continue
@@ -35,6 +38,7 @@ def refresh(catalog: Catalog, home: str, store: Store, *, strict: bool = False) 
             if strict and isinstance(error, NotReadableHere):
                 raise
             damage.append(Damage(key=stat.key, what=error.message))
+    damage += _obstructed(store, folders - present)
     for folder in known.keys() - present:
         catalog.forget(home, folder)
     read = catalog.read_sizes(home)
@@ -44,6 +48,14 @@ def refresh(catalog: Catalog, home: str, store: Store, *, strict: bool = False) 
                 data = store.get(stat.key)
                 catalog.learn(home, stat.key, facts.parse(data), size=len(data))
     return tuple(damage)
+
+
+def _obstructed(store: Home, folders: set[str]) -> Iterator[Damage]:
+    """Manifests that somebody made a link or a folder: no objects any more, and yet no sign of a save that was cut."""
+    for folder in sorted(folders):
+        key = f"{folder}/{manifests.NAME}"
+        if MANIFEST.fullmatch(key) and store.taken(key) and store.locate(key) is None:
+            yield Damage(key=key, what="a link or a folder stands in its place")
 
 
 def _has_id(store: Store, key: str, id: str) -> bool:

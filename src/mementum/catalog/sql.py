@@ -13,12 +13,14 @@ import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import StaticPool
 
-from mementum.errors import StoreError, UnknownFormat
+from mementum.errors import MementumError, StoreError
 from mementum.format import manifest as manifests
 from mementum.format import typed_json
 from mementum.records import Entry, Fact, Manifest
 
 SCHEMA = 1  # of the tables; a file with another number is made anew, since all of it can be read again
+# What SQLite says of a file that cannot be this catalog: other tables (1), torn pages (11), no database at all (26).
+NO_DATABASE = frozenset({1, 11, 26})
 BUSY_TIMEOUT_S = 10.0  # another process writes for milliseconds at a time
 
 tables = sa.MetaData()
@@ -145,6 +147,28 @@ class SqlCatalog:
         entries = [_entry(folder, manifest, facts) for folder, manifest in found if manifest is not None]
         return sorted(entries, key=lambda entry: entry.order)
 
+    def become(self, other: SqlCatalog) -> None:
+        """Take the contents of another catalog and drop all else, in one transaction: nobody sees it half done."""
+        contents = (checkpoints, facts_table, journals)
+        with other._begin() as connection:
+            rows = [[dict(row._mapping) for row in connection.execute(sa.select(table))] for table in contents]
+        with self._begin() as connection:
+            for table, held in zip(contents, rows, strict=True):
+                connection.execute(sa.delete(table))
+                if held:
+                    connection.execute(sa.insert(table), held)
+
+    def damage(self) -> str | None:
+        """What SQLite finds wrong with the file, all pages read, or None."""
+        try:
+            with self._begin() as connection:
+                found = str(connection.exec_driver_sql("PRAGMA integrity_check(1)").scalar())
+        except StoreError as error:
+            if not is_no_database(error):
+                raise
+            return error.message
+        return None if found == "ok" else found
+
     def close(self) -> None:
         self._engine.dispose()
 
@@ -160,8 +184,14 @@ class SqlCatalog:
                 where,
                 f"the catalog {where} cannot be used: {getattr(error, 'orig', None) or error}",
                 kept="all checkpoints: the catalog is only a cache of them",
-                next_command="delete it; it is made again from the manifests",
+                next_command="mementum rebuild ROOT makes it again from the manifests",
             ) from error
+
+
+def is_no_database(error: StoreError) -> bool:
+    """Whether the file itself is the fault. Else it is locked, not ours to write, or the disk refuses."""
+    code = getattr(getattr(error.__cause__, "orig", None), "sqlite_errorcode", 0)
+    return code & 0xFF in NO_DATABASE  # the low byte; what is above it tells cases of one error apart
 
 
 def _forget(connection: sa.Connection, home: str, folder: str) -> None:
@@ -172,7 +202,7 @@ def _manifest(text: str) -> Manifest | None:
     """None for what cannot be read: it is as if it were not here, so that a refresh reads the file itself again."""
     try:
         return manifests.parse(text.encode())
-    except UnknownFormat:
+    except (MementumError, AttributeError):  # the last where the database gives something that is no text
         return None
 
 
@@ -181,18 +211,21 @@ def _entry(folder: str, manifest: Manifest, facts: Sequence[Any]) -> Entry:
     damaged = verified = None
     for fact in facts:
         if fact.kind == "metrics" and fact.step == manifest.step:
-            values = typed_json.decode(json.loads(fact.data))
-            assert isinstance(values, dict)
-            metrics.update(values)
+            metrics.update(_values(fact.data))
         elif fact.checkpoint == manifest.id and fact.kind in ("damaged", "verified"):
             # The later fact holds: a checkpoint whose disk came back may be found whole again.
-            damaged = _what(fact.data) if fact.kind == "damaged" else None
+            damaged = str(_values(fact.data).get("what", "damaged")) if fact.kind == "damaged" else None
             verified = fact.time if fact.kind == "verified" else verified
     return Entry(manifest=manifest, folder=folder, metrics=metrics, damaged=damaged, verified=verified)
 
 
-def _what(data: str) -> str:
-    return str(json.loads(data).get("what", "damaged"))
+def _values(data: str) -> dict[str, Any]:
+    """Nothing for what cannot be read: a bit that flipped in a cache must not stop a training."""
+    try:
+        values = typed_json.decode(json.loads(data))
+    except (ValueError, TypeError, RecursionError, MementumError):
+        return {}
+    return values if isinstance(values, dict) else {}
 
 
 def open_sqlite(path: Path | None) -> SqlCatalog:

@@ -100,6 +100,35 @@ def verify(
     raise typer.Exit(code)
 
 
+@app.command()
+def doctor(
+    root: Root,
+    task: Annotated[
+        str | None, typer.Argument(metavar="TASK", help="Look at this task only. Without it: all of the root.")
+    ] = None,
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Read every byte of the checkpoints, not only sizes and indexes.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Explain a root that will not resume: what is wrong with it, and what to do next. Nothing is changed."""
+    with told(as_json):
+        from mementum.cli.doctoring import doctor as work
+
+        code = work(root, task, deep=deep, as_json=as_json)
+    raise typer.Exit(code)
+
+
+@app.command()
+def rebuild(root: Root, as_json: AsJson = False) -> None:
+    """Make the catalog of a root anew from its manifests and journals. No checkpoint is changed."""
+    with told(as_json):
+        from mementum.cli.rebuilding import rebuild as work
+
+        code = work(root, as_json=as_json)
+    raise typer.Exit(code)
+
+
 def main() -> None:
     """Run the command that stands in `sys.argv`. Names that the terminal's encoding lacks are shown escaped."""
     for stream in (sys.stdout, sys.stderr):

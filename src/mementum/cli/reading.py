@@ -81,13 +81,18 @@ class Contents:
         )
 
 
-def look(root: str) -> Contents:
-    """All that is in a root. UsageError if it is no folder; NoSuchAddress, and nothing written, if it has no tasks."""
+def root_folder(root: str) -> Path:
+    """The folder that is meant. UsageError if it is none."""
     if "://" in root:
         raise UsageError(f"{root}: only local folders can be roots so far", next_command="give a folder's path")
-    if not os.path.isdir(root):
+    if "\0" in root or not os.path.isdir(root):
         raise UsageError(f"there is no folder {root!r}", next_command="give the folder that open_run was given")
-    folder = Path(root).resolve()
+    return Path(root).resolve()
+
+
+def look(root: str) -> Contents:
+    """All that is in a root. UsageError if it is no folder; NoSuchAddress, and nothing written, if it has no tasks."""
+    folder = root_folder(root)
     disk = PosixDisk()
     homes = tuple(tasks(disk, str(folder)))
     if not homes:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from mementum.format import manifest as manifests
 from mementum.records import Manifest
-from mementum.storage.store import Store
+from mementum.storage.store import Home, Store
 
 # What we write into a checkpoint's folder. Anything else there is somebody's, and is never touched.
 OURS = re.compile(r"([^/]+\.safetensors|[^/]+\.blocks|index-\d+\.json|context-\d+\.json)")
@@ -21,9 +21,10 @@ def remove(manifest: Manifest, store: Store, folder: str) -> None:
         store.delete(f"{folder}/{file.name}")
 
 
-def orphans(store: Store) -> tuple[str, ...]:
+def orphans(store: Home) -> tuple[str, ...]:
     """Keys of parts in folders without a manifest: what saves and removals that were killed left behind.
 
+    A manifest that somebody made a link or a folder is no object, and its parts are no orphans: we never leave that.
     Only the holder of the task may delete them: to anybody else a save in progress looks the same."""
     named: set[str] = set()
     parts: list[str] = []
@@ -33,7 +34,9 @@ def orphans(store: Store) -> tuple[str, ...]:
             named.add(folder)
         elif FOLDER.fullmatch(folder) and OURS.fullmatch(name):
             parts.append(stat.key)
-    return tuple(key for key in parts if key.partition("/")[0] not in named)
+    folders = {key.partition("/")[0] for key in parts} - named
+    unnamed = {folder for folder in folders if not store.taken(f"{folder}/{manifests.NAME}")}
+    return tuple(key for key in parts if key.partition("/")[0] in unnamed)
 
 
 def clear(store: Store, keys: Sequence[str]) -> None:

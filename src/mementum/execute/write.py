@@ -23,7 +23,12 @@ def folder_for(store: Store, step: int) -> str:
         folder = first if number == 1 else f"{first}-{number}"
         if folder not in taken:
             return folder
-    raise StoreError(first, f"step {step} was saved {SUFFIX_MAX} times already")
+    raise StoreError(
+        first,
+        f"step {step} was saved {SUFFIX_MAX} times already",
+        kept="all checkpoints",
+        next_command="let the step advance between saves",
+    )
 
 
 def write_parts(snapshot: Snapshot, store: Store, folder: str, *, rank: int = 0) -> tuple[StoredFile, ...]:

@@ -28,8 +28,9 @@ class Component(Protocol):
         """The tree to apply, and what of `tree` does not fit, in words. Changes nothing."""
         ...
 
-    def remember(self) -> Callable[[], None]:
-        """A function that brings the present state back, should a load fail half-way."""
+    def remember(self) -> Callable[[], None] | None:
+        """A function that brings the present state back, should a load fail half-way. None where a load of what fits
+        cannot fail: such components are loaded last, and no copy of them is made."""
         ...
 
     def apply(self, tree: object) -> None:
@@ -49,6 +50,9 @@ def compare(component: str, expected: object, found: object) -> tuple[list[str],
         (wrong if isinstance(right[path], torch.Tensor) else besides).append(told)
     for path in left.keys() & right.keys():
         before, after = left[path], right[path]
+        if _is_number_of(before, after):
+            besides.append(f"{path} was stored as a number and is a tensor")
+            continue
         if isinstance(after, torch.Tensor):
             equal = trees.prove(after) == before
         else:
@@ -56,6 +60,16 @@ def compare(component: str, expected: object, found: object) -> tuple[list[str],
         if not equal:
             wrong.append(f"{path} came back different")
     return sorted(wrong), sorted(besides)
+
+
+def _is_number_of(before: object, after: object) -> bool:
+    """Whether a number has become a tensor of one element: so did an optimizer's `step` between versions of torch."""
+    return (
+        type(before) in (int, float)
+        and isinstance(after, torch.Tensor)
+        and after.dim() == 0
+        and bool(after.item() == before)
+    )
 
 
 def _encoded(value: object, path: str) -> object:

@@ -10,9 +10,20 @@ from typing import Any
 import torch
 
 from mementum.live.fitting import Fit, Fitted, whole
+from mementum.live.keeping import keep
 from mementum.live.names import bare, by_canonical, canonical
+from mementum.live.tree import same
 
 EXTRA_STATE = "_extra_state"  # torch's name for what `get_extra_state` of a module gives
+
+# What of a module takes part in a load: where these are torch's own, a load of what fits cannot fail.
+METHODS = ("load_state_dict", "_load_from_state_dict", "state_dict", "_save_to_state_dict", "set_extra_state")
+HOOKS = (
+    "_load_state_dict_pre_hooks",
+    "_load_state_dict_post_hooks",
+    "_state_dict_pre_hooks",
+    "_state_dict_hooks",
+)
 
 
 class ModuleState:
@@ -42,25 +53,50 @@ class ModuleState:
     def fit(self, tree: object, fit: Fit) -> Fitted:
         if not isinstance(tree, dict) or not isinstance(tree.get("state"), dict):
             return whole(tree, [f"{self.name} was not stored as a model"], fit)
-        stored = {fit.key(self.name, key): value for key, value in tree["state"].items()}
+        stored = OrderedDict((fit.key(self.name, key), value) for key, value in tree["state"].items())
+        if len(stored) < len(tree["state"]):
+            return Fitted(tree=tree, problems=(f"{self.name}: rename makes one name of two that were stored",))
         live = self._live()
+        wrong = self._misfits(stored, live)
+        evaluating, gone = self._modes(tree["eval"], fit)
+        left_out = (*sorted(wrong.values()), *(f"{self.name}.{name} was stored and is not in it" for name in gone))
+        tree = {**tree, "state": stored, "eval": evaluating, "versions": self._renamed(tree["versions"], fit)}
+        if not left_out:
+            return Fitted(tree=tree)
+        if not fit.partial:
+            return Fitted(tree=tree, problems=left_out)
+        if not any(key in stored and key not in wrong for key in live):
+            return Fitted(tree=tree, problems=(f"{self.name}: nothing of what was stored fits the model",))
+        state = OrderedDict((key, value if key in wrong else stored[key]) for key, value in live.items())
+        return Fitted(
+            tree={**tree, "state": state, "versions": _versions(self.module.state_dict())},
+            left_out=left_out,
+            fresh=frozenset(f"{self.name}.{key}" for key in wrong),
+        )
+
+    def _misfits(self, stored: Mapping[str, object], live: Mapping[str, object]) -> dict[str, str]:
         wrong = {key: f"{self.name}.{key} is in the model and was not stored" for key in live if key not in stored}
         for key in stored:
             told = self._misfit(key, stored[key], live)
             if told is not None:
                 wrong[key] = told
-        if not wrong:
-            return Fitted(tree={**tree, "state": stored})
-        if not fit.partial:
-            return Fitted(tree=tree, problems=tuple(sorted(wrong.values())))
-        if not any(key in stored and key not in wrong for key in live):
-            return Fitted(tree=tree, problems=(f"{self.name}: nothing of what was stored fits the model",))
-        state = {key: value if key in wrong else stored[key] for key, value in live.items()}
-        return Fitted(
-            tree={**tree, "state": state},
-            left_out=tuple(sorted(wrong.values())),
-            fresh=frozenset(f"{self.name}.{key}" for key in wrong),
-        )
+        for first, other in _tied(live):
+            one, two = stored.get(first), stored.get(other)
+            if isinstance(one, torch.Tensor) and isinstance(two, torch.Tensor) and one is not two:
+                if {first, other} & wrong.keys() or not same(one, two):
+                    told = f"{self.name}.{first} and {other} are one tensor and were stored with different values"
+                    wrong[first] = wrong[other] = told
+        return wrong
+
+    def _modes(self, stored: list[str], fit: Fit) -> tuple[list[str], list[str]]:
+        """The modules to put into eval mode, in the model's own order, and those that are gone."""
+        names = [canonical(name) for name, _ in self.module.named_modules()]
+        wanted = self._renamed(dict.fromkeys(stored, 1), fit)
+        return [name for name in dict.fromkeys(names) if name in wanted], sorted(wanted.keys() - set(names))
+
+    def _renamed(self, by_module: Mapping[str, int], fit: Fit) -> dict[str, int]:
+        """By the names of modules: a dot makes prefixes of them, so that rules for prefixes hold for them too."""
+        return {fit.key(self.name, f"{name}.")[:-1] if name else "": value for name, value in by_module.items()}
 
     def _misfit(self, key: str, stored: object, live: Mapping[str, object]) -> str | None:
         if key not in live:
@@ -69,25 +105,16 @@ class ModuleState:
             return None  # only the module knows what it takes, and in which shape
         return _mismatch(f"{self.name}.{key}", stored, live[key])
 
-    def remember(self) -> Callable[[], None]:
-        """Copies the model only where its own code takes part in a load and may refuse half-way."""
-        modes = [(module, module.training) for module in self.module.modules()]
-        state = copy.deepcopy(self.module.state_dict()) if self._has_code_of_its_own() else None
-
-        def bring_back() -> None:
-            if state is not None:
-                self.module.load_state_dict(state)
-            for module, training in modes:
-                module.training = training
-
-        return bring_back
+    def remember(self) -> Callable[[], None] | None:
+        """Copies the model only where code of its own takes part in a load, or where its tensors share memory."""
+        if self._has_code_of_its_own() or _share_memory(self._live()):
+            return keep(*(vars(module) for module in self.module.modules()))
+        return None
 
     def _has_code_of_its_own(self) -> bool:
-        keys = self.module.state_dict()
-        return any(key.rpartition(".")[2] == EXTRA_STATE for key in keys) or any(
-            module._load_state_dict_pre_hooks
-            or module._load_state_dict_post_hooks
-            or not type(module)._load_from_state_dict.__module__.startswith("torch.")
+        return any(
+            any(getattr(module, hooks, None) for hooks in HOOKS)
+            or any(not getattr(type(module), name).__module__.startswith("torch.nn.") for name in METHODS)
             for module in self.module.modules()
         )
 
@@ -109,6 +136,36 @@ class ModuleState:
         evaluating = set(tree["eval"])
         for name, module in self.module.named_modules():
             module.training = canonical(name) not in evaluating
+
+
+def _tied(live: Mapping[str, object]) -> list[tuple[str, str]]:
+    """Pairs of names of one and the same tensor."""
+    first: dict[tuple[object, ...], str] = {}
+    pairs: list[tuple[str, str]] = []
+    for key, tensor in live.items():
+        if isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided and tensor.numel():
+            name = first.setdefault((tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()), key)
+            if name != key:
+                pairs.append((name, key))
+    return pairs
+
+
+def _share_memory(live: Mapping[str, object]) -> bool:
+    """Whether a tensor that is written changes another one, or itself elsewhere. Tied ones are one tensor."""
+    tied = {other for _, other in _tied(live)}
+    used: set[int] = set()
+    for key, tensor in live.items():
+        if not isinstance(tensor, torch.Tensor) or key in tied or not tensor.numel():
+            continue
+        if tensor.layout is not torch.strided:
+            return True
+        if any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True)):
+            return True
+        storage = tensor.untyped_storage().data_ptr()
+        if storage in used:
+            return True
+        used.add(storage)
+    return False
 
 
 def _versions(state: Any) -> dict[str, int]:

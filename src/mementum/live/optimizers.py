@@ -12,8 +12,11 @@ from typing import Any
 import torch
 
 from mementum.live.fitting import Fit, Fitted, whole
+from mementum.live.keeping import keep
 
 LR = ("lr", "initial_lr", "max_lr")  # what `lr_wins` is about
+METHODS = ("load_state_dict", "__setstate__", "state_dict", "add_param_group")  # what takes part in a load
+HOOKS = ("_optimizer_load_state_dict_pre_hooks", "_optimizer_load_state_dict_post_hooks")
 DERIVED = frozenset({"params", "param_names"})  # of a group; made again from the live optimizer
 
 
@@ -95,22 +98,14 @@ class OptimizerState:
         return groups
 
     def remember(self) -> Callable[[], None]:
-        """torch's load makes new dicts and groups, so the old ones, kept, are the state as it was."""
-        state, groups = self.optimizer.state, self.optimizer.param_groups
-        kept = [
-            (parameter, dict(values) if isinstance(values, dict) else values) for parameter, values in state.items()
-        ]
-        settings = [dict(group) for group in groups]
+        """torch's own load changes no tensor, it makes new ones: keeping the old ones costs no memory."""
+        return keep(vars(self.optimizer), tensors=self._has_code_of_its_own())
 
-        def bring_back() -> None:
-            for group, before in zip(groups, settings, strict=True):
-                group.clear()
-                group.update(before)
-            state.clear()
-            state.update(kept)
-            self.optimizer.__dict__["state"], self.optimizer.__dict__["param_groups"] = state, groups
-
-        return bring_back
+    def _has_code_of_its_own(self) -> bool:
+        optimizer = self.optimizer
+        return any(getattr(optimizer, hooks, None) for hooks in HOOKS) or any(
+            not getattr(type(optimizer), name).__module__.startswith("torch.optim.") for name in METHODS
+        )
 
     def apply(self, tree: object) -> None:
         assert isinstance(tree, dict)

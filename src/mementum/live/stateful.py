@@ -15,6 +15,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from mementum.errors import UnsupportedState
 from mementum.live.component import Component, compare
 from mementum.live.fitting import Fit, Fitted, whole
+from mementum.live.keeping import copied, keep
 from mementum.live.modules import ModuleState
 from mementum.live.names import parameter_names
 from mementum.live.optimizers import OptimizerState
@@ -43,14 +44,13 @@ class StatefulState:
         return Fitted(tree=tree)
 
     def remember(self) -> Callable[[], None]:
-        state = copy.deepcopy(self.thing.state_dict())
-        attributes = dict(vars(self.thing)) if hasattr(self.thing, "__dict__") else None
+        state = copied(self.thing.state_dict())
+        expected = proved(state)
+        refill = keep(getattr(self.thing, "__dict__", {}))
 
         def bring_back() -> None:
-            if attributes is not None:
-                vars(self.thing).clear()
-                vars(self.thing).update(attributes)
-            if any(compare(self.name, proved(state), self.thing.state_dict())):
+            refill()
+            if any(compare(self.name, expected, self.thing.state_dict())):  # it is in objects of its own, or in slots
                 self.thing.load_state_dict(state)
 
         return bring_back

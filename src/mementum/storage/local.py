@@ -165,6 +165,10 @@ class LocalStore:
         self._remove_if_empty(folder)
         return below + here
 
+    def taken(self, key: str) -> bool:
+        with self._told(key):
+            return self._is_taken(self._path(key))
+
     def append(self, key: str, data: bytes) -> None:
         path = self._path(key)
         with self._told(key):

@@ -56,7 +56,11 @@ class Hold(Protocol):
 
 
 class Home(Store, Protocol):
-    """The store in which a task lives: it can also grow a journal and hold a key."""
+    """The store in which a task lives: it can also grow a journal, hold a key, and tell what stands in a key's way."""
+
+    def taken(self, key: str) -> bool:
+        """Whether a put of the key would be refused: by an object, or by something of that name that is none."""
+        ...
 
     def append(self, key: str, data: bytes) -> None:
         """Append to a journal object (made if missing); durable on return. One writer at a time."""

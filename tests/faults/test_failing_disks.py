@@ -1,0 +1,172 @@
+"""Disks that refuse, fill up or vanish under a run: training goes on, and older checkpoints stay whole."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_runs import TASK, damage_of, folders_of, live, things, tiny_run, train_once, unfinished
+
+import mementum
+from mementum.errors import StoreError
+from mementum.events import Committed, Failed
+from mementum.storage.disk import PosixDisk
+from mementum.testing.faults import FailingDisk
+from trips import Told, files
+
+NUMBERS = (errno.ENOSPC, errno.EIO, errno.EACCES)
+SAVES = 3
+KEPT = 2  # so that the last of them removes the first
+OPERATIONS_OF_A_RUN = 130  # at least; a test that stops before has tested little
+BROKEN_STEP = 9  # every so many operations the disk breaks for good
+
+Under = Callable[[Any], Any]
+
+
+@pytest.fixture
+def under(monkeypatch: pytest.MonkeyPatch) -> Under:
+    """Puts a disk under the runs that are opened from now on."""
+
+    def put(disk: Any) -> Any:
+        monkeypatch.setattr("mementum.opening.PosixDisk", lambda: disk)
+        return disk
+
+    return put
+
+
+def resumes_at(root: Path) -> int:
+    """The step at which a run on a healthy disk goes on. It sweeps, saves once more, and leaves the root in order."""
+    given = things(5)
+    with mementum.open_run(root, task=TASK, on_error="raise", keep_last=KEPT, **given) as run:
+        step = run.step
+        train_once(given)
+        run.record()
+    assert unfinished(root) == []
+    assert [damage_of(folder) for folder in folders_of(root)] == [()] * len(folders_of(root))
+    assert all((path / "meta.json").exists() for path in root.glob("*/*/step_*"))
+    return step
+
+
+@pytest.mark.parametrize("number", NUMBERS, ids=errno.errorcode.get)
+def test_whatever_operation_fails_the_run_goes_on(fast_path: Path, under: Under, number: int) -> None:
+    refused = at = 0
+    for at in itertools.count():
+        root = fast_path / str(at)
+        disk = under(FailingDisk(PosixDisk(), at, OSError(number, "planted")))
+        try:
+            told = tiny_run(root, SAVES, keep_last=KEPT)
+        except StoreError as error:  # of the start: nothing is trained yet
+            refused += 1
+            assert isinstance(error.__cause__, OSError)
+            assert error.__cause__.errno == number
+            assert folders_of(root) == unfinished(root) == []
+            told = tiny_run(root, SAVES, keep_last=KEPT)
+        if not disk.failed:
+            break
+        saved = [event.step for event in told.of(Committed)]
+        lost = {step for step in range(1, SAVES + 1) if step not in saved}
+        assert len(lost) <= 1
+        assert not lost or told.of(Failed)
+        assert [damage_of(folder) for folder in folders_of(root)] == [()] * len(folders_of(root))
+        assert unfinished(root) == []
+        assert {f"step_{step:010d}" for step in saved[-KEPT:]} <= {path.name for path in folders_of(root)}
+        if at % 3 == 0 or lost:
+            assert resumes_at(root) == saved[-1]
+        shutil.rmtree(root)
+    assert refused < at / 4
+    assert at >= OPERATIONS_OF_A_RUN
+
+
+@pytest.mark.parametrize("number", [*NUMBERS, errno.EDQUOT, errno.EROFS], ids=errno.errorcode.get)
+def test_a_disk_that_stays_broken_costs_saves_and_no_training(fast_path: Path, under: Under, number: int) -> None:
+    for at in itertools.count(0, BROKEN_STEP):
+        root = fast_path / str(at)
+        disk = under(FailingDisk(PosixDisk(), at, OSError(number, "planted"), then_heal=False))
+        try:
+            told = tiny_run(root, SAVES, keep_last=KEPT)
+        except StoreError as error:
+            assert error.__cause__ is not None
+            assert folders_of(root) == []
+            assert resumes_with_a_healthy_disk(root, under) == 0
+            continue
+        if not disk.failed:
+            break
+        saved = [event.step for event in told.of(Committed)]
+        assert told.of(Failed)
+        assert all(f"step_{step:010d}" in {path.name for path in folders_of(root)} for step in saved[-KEPT:])
+        assert [damage_of(folder) for folder in folders_of(root)] == [()] * len(folders_of(root))
+        assert resumes_with_a_healthy_disk(root, under) == max(saved, default=0)
+        shutil.rmtree(root)
+
+
+def resumes_with_a_healthy_disk(root: Path, under: Under) -> int:
+    under(PosixDisk())
+    return resumes_at(root)
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES, errno.EDQUOT], ids=errno.errorcode.get)
+def test_a_root_that_cannot_be_written_is_told_at_once(fast_path: Path, under: Under, number: int) -> None:
+    words = {errno.EROFS: "the file system is read-only", errno.EACCES: "no permission", errno.EDQUOT: "quota"}
+    under(FailingDisk(PosixDisk(), 0, OSError(number, "planted"), then_heal=False))
+    given = things(1)
+    before = live(given)
+    with pytest.raises(StoreError, match=words[number]) as caught:
+        mementum.open_run(fast_path / "root", task=TASK, **given)
+    assert caught.value.next_command
+    assert live(given) == before
+    assert list(fast_path.iterdir()) == []
+
+
+def test_a_disk_that_vanishes_costs_saves_and_is_told(fast_path: Path) -> None:
+    root, told, given = fast_path / "root", Told(), things(1)
+    with mementum.open_run(root, task=TASK, every_steps=1, on_event=told, **given) as run:
+        train_once(given)
+        run.record()
+        assert run.wait()
+        assert not told.of(Failed)
+        shutil.rmtree(root)
+        for _ in range(3):
+            train_once(given)
+            run.record()
+            assert run.wait()
+        assert told.of(Failed)
+    assert run.step == 4
+    assert [damage_of(folder) for folder in folders_of(root)] == [()] * len(folders_of(root))
+    print(told, files(root))
+
+
+class Sized(PosixDisk):
+    """Has room for `room` bytes in all."""
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+
+    def create(self, path: str) -> Any:
+        return SizedFile(super().create(path), self)
+
+    def unlink(self, path: str) -> None:
+        size = self.size(path)
+        super().unlink(path)
+        self.room += size
+
+
+class SizedFile:
+    """A file on it."""
+
+    def __init__(self, file: Any, disk: Sized) -> None:
+        self._file, self._disk = file, disk
+
+    def write(self, chunk: Any) -> None:
+        size = memoryview(chunk).nbytes
+        if size > self._disk.room:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        self._disk.room -= size
+        self._file.write(chunk)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
