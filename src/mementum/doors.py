@@ -13,7 +13,7 @@ from mementum.catalog.rebuild import refresh
 from mementum.clock import Clock, SystemClock, timestamp
 from mementum.decide.policy import Policy
 from mementum.decide.retain import Retention
-from mementum.errors import NothingToResume, StoreError, UsageError
+from mementum.errors import NothingToResume, StateMismatch, StoreError, UsageError
 from mementum.events import Emit, Emitter, Failed, Note, PhaseBegan, PhaseEnded
 from mementum.execute import origin
 from mementum.execute.capture import BlockingCapture
@@ -24,7 +24,7 @@ from mementum.live.component import Component
 from mementum.live.fitting import Fit
 from mementum.opening import Opened, open_task
 from mementum.records import Fact, Resumed, record
-from mementum.resuming import Found, newest_whole, put_back, versions_that_differ
+from mementum.resuming import REFUSALS, Found, newest_whole, put_back, versions_that_differ
 from mementum.run import Beginning, Run
 
 SHOWN_MAX = 10  # pieces of damage in a message; `mementum doctor` tells all of it
@@ -217,9 +217,15 @@ def _put_back(
     manifest, context = found.loaded.manifest, found.loaded.context
     place = context["feed"] if feed is not None else None
     unfit = feeds.check(feed, place) if feed is not None and place is not None else []
-    result = put_back(found.loaded, components, fit=fit, also=() if fit.partial else unfit)
-    if feed is not None and place is not None and not unfit:
-        feeds.apply(feed, place)
+    bring_back = feeds.remember(feed) if feed is not None else None
+    try:
+        if feed is not None and place is not None and not unfit:
+            _move(feed, place, manifest.id)
+        result = put_back(found.loaded, components, fit=fit, also=() if fit.partial else unfit)
+    except BaseException:
+        if bring_back is not None:
+            bring_back()
+        raise
     if context["rng"] is not None:
         rng.apply(context["rng"])
     resumed = Resumed(
@@ -245,6 +251,18 @@ def _put_back(
         iterating=context["iterating"],
         values=context["values"],
     )
+
+
+def _move(feed: feeds.Feed, place: Mapping[str, Any], id: str) -> None:
+    try:
+        feeds.apply(feed, place)
+    except REFUSALS as cause:
+        raise StateMismatch(
+            id,
+            [f"the data refused its place: {type(cause).__name__}: {cause}"],
+            kept="the checkpoint and all live objects, as they were",
+            next_command="mend load_state_dict of the loader, or give the data that was stored",
+        ) from cause
 
 
 def _require(**choices: tuple[str, tuple[str, ...]]) -> None:

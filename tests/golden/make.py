@@ -84,8 +84,8 @@ def make(root: Path) -> None:
     about = (
         mock.patch("mementum.execute.origin.versions", return_value={"mementum": "golden"}),
         mock.patch("mementum.execute.origin.code", return_value={"commit": "0" * 40, "dirty": False}),
-        mock.patch("mementum.execute.claim.platform.node", return_value="golden"),
-        mock.patch("mementum.execute.claim.os.getpid", return_value=1),
+        mock.patch("platform.node", return_value="golden"),
+        mock.patch("os.getpid", return_value=1),
         mock.patch.object(local.os, "urandom", return_value=b"gold"),
     )
     for patch in about:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from mementum.data import ElasticSampler, Keyed
@@ -222,6 +222,20 @@ def check(feed: Feed, tree: Mapping[str, Any]) -> list[str]:
 def apply(feed: Feed, tree: Mapping[str, Any]) -> None:
     """Move a feed to a stored place that was checked."""
     feed.apply(tree["place"])
+
+
+def remember(feed: Feed) -> Callable[[], None]:
+    """A function that moves a feed back to its present place, should what comes after its move fail."""
+    loader = feed.source
+    things = (feed, loader, getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None))
+    kept = [(vars(thing), dict(vars(thing))) for thing in things if hasattr(thing, "__dict__")]
+
+    def bring_back() -> None:
+        for attributes, before in kept:
+            attributes.clear()
+            attributes.update(before)
+
+    return bring_back
 
 
 def take(feed: Feed, batches: Iterator[Any], count: int) -> list[Any]:

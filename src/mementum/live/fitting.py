@@ -26,10 +26,11 @@ class Fit:
     fresh: frozenset[str] = frozenset()  # parameters that were not loaded: their optimizer state is not either
 
     def renamed(self, name: str) -> str:
-        """The live name of a stored one. The longest rule that applies wins, components go first."""
+        """The live name of a stored one. Components go first, then the longest rule that applies to the name."""
         component, dot, rest = name.partition(".")
-        if component in self.rename and dot:
-            name = f"{self.rename[component]}.{rest}"
+        return self._ruled(f"{self.rename[component]}.{rest}" if component in self.rename and dot else name)
+
+    def _ruled(self, name: str) -> str:
         for old in sorted(self.rename, key=len, reverse=True):
             if name == old:
                 return self.rename[old]
@@ -38,8 +39,8 @@ class Fit:
         return name
 
     def key(self, component: str, key: str) -> str:
-        """The live key, within its component, of a stored key."""
-        name = self.renamed(f"{component}.{key}")
+        """The live key, within its component (by its live name), of a stored key."""
+        name = self._ruled(f"{component}.{key}")
         if not name.startswith(f"{component}."):
             raise UsageError(f"rename: {component}.{key} to {name} would leave its component {component}")
         return name.removeprefix(f"{component}.")

@@ -68,8 +68,11 @@ class ModuleState:
         if not any(key in stored and key not in wrong for key in live):
             return Fitted(tree=tree, problems=(f"{self.name}: nothing of what was stored fits the model",))
         state = OrderedDict((key, value if key in wrong else stored[key]) for key, value in live.items())
+        versions = {
+            name: tree["versions"].get(name, version) for name, version in _versions(self.module.state_dict()).items()
+        }
         return Fitted(
-            tree={**tree, "state": state, "versions": _versions(self.module.state_dict())},
+            tree={**tree, "state": state, "versions": versions},
             left_out=left_out,
             fresh=frozenset(f"{self.name}.{key}" for key in wrong),
         )
@@ -82,10 +85,11 @@ class ModuleState:
                 wrong[key] = told
         for first, other in _tied(live):
             one, two = stored.get(first), stored.get(other)
-            if isinstance(one, torch.Tensor) and isinstance(two, torch.Tensor) and one is not two:
-                if {first, other} & wrong.keys() or not same(one, two):
-                    told = f"{self.name}.{first} and {other} are one tensor and were stored with different values"
-                    wrong[first] = wrong[other] = told
+            if not (isinstance(one, torch.Tensor) and isinstance(two, torch.Tensor)) or one is two:
+                continue
+            if {first, other} & wrong.keys() or not same(one, two):
+                told = f"{self.name}.{first} and {other} are one tensor and were stored with different values"
+                wrong[first] = wrong[other] = told
         return wrong
 
     def _modes(self, stored: list[str], fit: Fit) -> tuple[list[str], list[str]]:
@@ -114,7 +118,10 @@ class ModuleState:
     def _has_code_of_its_own(self) -> bool:
         return any(
             any(getattr(module, hooks, None) for hooks in HOOKS)
-            or any(not getattr(type(module), name).__module__.startswith("torch.nn.") for name in METHODS)
+            or any(
+                not str(getattr(getattr(type(module), name), "__module__", "")).startswith("torch.nn.")
+                for name in METHODS
+            )
             for module in self.module.modules()
         )
 

@@ -70,12 +70,14 @@ class OptimizerState:
         if tree["class"] != now:
             return whole(tree, [f"{self.name} was stored as {tree['class']} and is {now}"], fit)
         state = {fit.renamed(name): value for name, value in tree["state"].items()}
+        if len(state) < len(tree["state"]):
+            return whole(tree, [f"{self.name}: rename makes one name of two that were stored"], fit)
         stored = [{**group, "params": sorted(map(fit.renamed, group["params"]))} for group in tree["groups"]]
         live = self._live_groups()
         groups, problems = regroup(self.name, stored, live)
         left_out: list[str] = []
-        if problems and fit.partial:
-            left_out, problems, groups = problems, [], live
+        if fit.partial:
+            left_out, problems = problems, []
         if fit.lr_wins == "new":
             groups = [
                 {**group, **{key: ours[key] for key in LR if key in ours}}
@@ -104,7 +106,8 @@ class OptimizerState:
     def _has_code_of_its_own(self) -> bool:
         optimizer = self.optimizer
         return any(getattr(optimizer, hooks, None) for hooks in HOOKS) or any(
-            not getattr(type(optimizer), name).__module__.startswith("torch.optim.") for name in METHODS
+            not str(getattr(getattr(type(optimizer), name), "__module__", "")).startswith("torch.optim.")
+            for name in METHODS
         )
 
     def apply(self, tree: object) -> None:
@@ -146,9 +149,10 @@ def _uncast(loaded: object, stored: object) -> object:
 def regroup(
     optimizer: str, stored: Sequence[Mapping[str, Any]], live: Sequence[Mapping[str, Any]]
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """The stored settings for the live groups, and what of the grouping does not fit.
+    """The live groups with their stored settings, and what of the grouping does not fit.
 
-    Parameters may have moved between groups, as long as those that are together now had the same settings before."""
+    Parameters may have moved between groups, as long as those that are together now had the same settings before.
+    A group for which that does not hold, or of which nothing was stored, has its own settings."""
     group_of = {name: number for number, group in enumerate(stored) for name in group["params"]}
     names = {name for group in live for name in group["params"]}
     problems = [f"{optimizer}: {name} was stored and is not in it" for name in sorted(group_of.keys() - names)]
@@ -156,15 +160,17 @@ def regroup(
     groups: list[dict[str, Any]] = []
     for number, group in enumerate(live):
         origins = sorted({group_of[name] for name in group["params"] if name in group_of})
-        if not origins and number < len(stored):
-            origins = [number]  # an empty group
+        if not group["params"] and number < len(stored):
+            origins = [number]  # an empty group is known by its number only
         settings = [{key: value for key, value in stored[origin].items() if key != "params"} for origin in origins]
+        fitting = settings[0] if settings else group
         for origin, other in zip(origins[1:], settings[1:], strict=True):
             differing = sorted(key for key in other if repr(other[key]) != repr(settings[0].get(key)))
             if differing:
+                fitting = group
                 problems.append(
                     f"{optimizer}, group {number}: its parameters were in the groups {origins[0]} and {origin}, whose "
                     f"{', '.join(differing)} differ"
                 )
-        groups.append({**(settings[0] if settings else {}), "params": list(group["params"])})
+        groups.append({**fitting, "params": list(group["params"])})
     return groups, problems
