@@ -135,6 +135,10 @@ class Background:
         began_s = self._clock.monotonic()
         opened = self._opened
         try:
+            torn = snapshot.outcome()
+            if torn is not None:
+                self._emit(SaveSkipped(step=snapshot.step, reason=torn))
+                return
             manifest = save_checkpoint(
                 snapshot,
                 home=opened.home,
@@ -157,11 +161,11 @@ class Background:
                 step=manifest.step,
                 size=manifest.size,
                 reason=manifest.reason,
-                blocked_s=snapshot.blocked_s,
+                blocked_s=snapshot.stood_still_s,
                 durable_s=durable_s,
             )
         )
-        costs = {"blocked_s": snapshot.blocked_s, "durable_s": durable_s, "bytes": manifest.size}
+        costs = {"blocked_s": snapshot.stood_still_s, "durable_s": durable_s, "bytes": manifest.size}
         self._append("cost", manifest.id, manifest.step, costs)
         self._tidy()
 
@@ -217,7 +221,7 @@ class Background:
             granularity=snapshot.save.granularity,
             health=Health.CLEAN,
             files=tuple(files),
-            decision={**snapshot.save.numbers, "blocked_s": snapshot.blocked_s},
+            decision={**snapshot.save.numbers, "blocked_s": snapshot.stood_still_s},
             metrics=snapshot.metrics,
             memory={"rss": psutil.Process().memory_info().rss},
             debug_info=snapshot.debug_info,

@@ -17,6 +17,7 @@ from mementum.errors import NothingToResume, StateMismatch, StoreError, UsageErr
 from mementum.events import Emit, Emitter, Failed, Note, PhaseBegan, PhaseEnded
 from mementum.execute import origin
 from mementum.execute.capture import BlockingCapture
+from mementum.execute.overlap import OverlappedCapture
 from mementum.format import codec as codecs
 from mementum.format import context as contexts
 from mementum.live import feeds, rng
@@ -38,6 +39,8 @@ class Asked:
     policy: Policy
     retention: Retention
     codec: str
+    capture: str
+    verify_capture: bool
     resume: str
     raise_failures: bool
     user: Mapping[str, Any]
@@ -61,6 +64,8 @@ def open_run(
     keep_last: int | None = KEEP_LAST,
     keep_every_steps: int | None = None,
     codec: str = "raw",
+    capture: Literal["overlapped", "blocking"] = "overlapped",
+    verify_capture: bool = False,
     resume: Literal["auto", "never", "must"] = "auto",
     fit: Literal["strict", "partial"] = "strict",
     rename: Mapping[str, str] | None = None,
@@ -80,6 +85,8 @@ def open_run(
     every_steps, every_s: save at this interval (both: whichever comes first; neither: ten minutes); or `policy`.
     keep_last: how many of the newest checkpoints stay (None: all); keep_every_steps: multiples of it stay too.
     codec: of optimizer state on disk: `raw`, `zstd:1`, `planes+zstd:1`. Weights are always raw.
+    capture: `overlapped` copies beside the next step's forward and backward pass; `blocking` copies before it goes on.
+        verify_capture: compare the whole copy with the live state afterwards, not a sample of every tensor.
     resume: `auto` resumes if there is a checkpoint, `must` insists on one, `never` begins anew beside them.
     fit: `strict` resumes only if everything fits; `partial` loads what fits by name, shape and dtype, and lists the
         rest in `run.resumed.left_out`. rename: stored names to new ones, `{"model.old.": "model.new."}`.
@@ -97,6 +104,8 @@ def open_run(
         policy=policy_of(policy, every_steps, every_s),
         retention=retention_of(keep_last, keep_every_steps),
         codec=codecs.check(codec),
+        capture=capture,
+        verify_capture=verify_capture,
         resume=resume,
         raise_failures=on_error == "raise",
         user=plain_fields(user),
@@ -117,8 +126,8 @@ def _open(
     emit: Emit,
 ) -> Run:
     feed = feeds.feed_for(data) if data is not None else None
-    capture = BlockingCapture(codec=asked.codec)
-    contexts.render({"components": capture.check(components), "user": asked.user})  # what cannot be saved is said now
+    whole = BlockingCapture(codec=asked.codec)
+    contexts.render({"components": whole.check(components), "user": asked.user})  # what cannot be saved is said now
     lasting = Lasting(versions=origin.versions(), code=origin.code(), user=asked.user)
     about = {"versions": lasting.versions, "code": lasting.code}
     opened = open_task(root, task, about=about, clock=clock, emit=emit, takeover=asked.takeover)
@@ -148,7 +157,7 @@ def _open(
         components=components,
         feed=feed,
         exactness=exactness,
-        capture=capture,
+        capture=_overlapped(asked, components, clock, emit) if asked.capture == "overlapped" else whole,
         policy=asked.policy,
         background=background,
         beginning=beginning,
@@ -156,6 +165,14 @@ def _open(
         clock=clock,
         emit=emit,
     )
+
+
+def _overlapped(asked: Asked, components: Sequence[Component], clock: Clock, emit: Emit) -> OverlappedCapture:
+    capture = OverlappedCapture(codec=asked.codec, components=components, clock=clock, verify=asked.verify_capture)
+    if capture.unhooked:
+        names = ", ".join(capture.unhooked)
+        emit(Note(text=f"{names}: its step does not call torch's hooks, so its state is copied while the loop waits"))
+    return capture
 
 
 def _begin(

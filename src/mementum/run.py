@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
-from mementum.assemble import NO_DATA, held, is_text, number, step_number
+from mementum.assemble import NO_DATA, OWN_LOOP, held, is_text, number, step_number
 from mementum.background import Background
 from mementum.clock import Clock, timestamp
 from mementum.decide.policy import Policy
@@ -74,6 +75,7 @@ class Run:
         self._recent: deque[dict[str, Any]] = deque(maxlen=RECENT)
         self._pending: Save | None = None
         self._in_body = False
+        self._stepped = False  # whether `steps` is used, which counts the batches
         self._left = False  # whether the loop was left in a step's body
         self._unusable: set[str] = set()  # names of metrics that were told to be no numbers
         self._recorded_step: int | None = None
@@ -106,6 +108,9 @@ class Run:
             raise UsageError("give run.steps either total (steps in all) or epochs")
         if accumulate < 1:
             raise UsageError(f"accumulate must be 1 or more, got {accumulate}")
+        self._stepped = True
+        kept = tuple(reason for reason in self.exactness.reasons if reason != OWN_LOOP)
+        self.exactness = replace(self.exactness, reasons=kept)
         return self._steps(self._attach(data), total, epochs, accumulate)
 
     def _steps(
@@ -194,6 +199,9 @@ class Run:
         if not self._in_body:
             self.step = self.step + 1 if step is None else step_number(step)
             self._rng = None  # a loop of the user's own draws from the generators as they are
+            if self._feed is not None and not self._stepped and OWN_LOOP not in self.exactness.reasons:
+                self.exactness = replace(self.exactness, reasons=(*self.exactness.reasons, OWN_LOOP))
+                self._emit(Note(text=f"a resume will be {self.exactness}"))
         self._recorded_step = self.step
         self._recent.append({"step": self.step, **{name: held(value) for name, value in metrics.items()}})
         self._pending = self._decide() or self._pending
@@ -319,6 +327,8 @@ class Run:
             exactness=self.exactness.reasons,
             blocked_s=self._clock.monotonic() - began_s,
             release=captured.release,
+            outcome=captured.outcome,
+            waited_s=captured.waited_s,
         )
 
     def _plain(self, row: Mapping[str, Any]) -> dict[str, Any]:
@@ -355,6 +365,7 @@ class Run:
                 late = f"still writing after {CLOSE_WAIT_S:.0f} s"
                 self._emit(Failed(what="closing", error=late, kept="older checkpoints"))
         finally:
+            self._capture.close()
             self._opened.close()
         failure = self._background.take_failure() if self._raise_failures else None
         if failure is not None:

@@ -7,6 +7,7 @@ until it has.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
 from typing import Any, Protocol
 
 import numpy as np
@@ -23,17 +24,39 @@ SLOTS = 2  # one is being written while the other is filled; with fewer, a save 
 
 @record
 class Captured:
-    """The copied bytes, and what of the state is no tensor."""
+    """The bytes, and what of the state is no tensor. The bytes may be read once `outcome` has returned None; it
+    waits for a copy under way and says why it is of no use. `waited_s` is for how long that copy held up a step."""
 
     images: tuple[Image, ...]
     components: Mapping[str, Mapping[str, object]]
     release: Callable[[], None]
+    outcome: Callable[[], str | None] = field(default=lambda: None)
+    waited_s: Callable[[], float] = field(default=lambda: 0.0)
+
+
+@record
+class Placement:
+    """A live tensor, and the bytes in the slot where its copy goes."""
+
+    name: str
+    source: torch.Tensor
+    target: np.ndarray[Any, np.dtype[np.uint8]]
+
+
+@record
+class Prepared:
+    """A capture whose bytes are still to be copied."""
+
+    captured: Captured
+    placements: tuple[Placement, ...]
 
 
 class Capture(Protocol):
     """Copies the state of components. None if there is no free memory for it: the caller then skips this save."""
 
     def take(self, components: Sequence[Component]) -> Captured | None: ...
+
+    def close(self) -> None: ...
 
 
 class Slot:
@@ -64,18 +87,41 @@ class BlockingCapture:
         self._layouts: tuple[FileLayout, ...] = ()
 
     def take(self, components: Sequence[Component]) -> Captured | None:
+        prepared = self.prepare(components)
+        if prepared is None:
+            return None
+        try:
+            for placement in prepared.placements:
+                copy(placement)
+        except BaseException:
+            prepared.captured.release()
+            raise
+        return prepared.captured
+
+    def prepare(self, components: Sequence[Component]) -> Prepared | None:
+        """Read the state, and give every tensor its place in a slot; None if no slot is free."""
         slot = next((slot for slot in self._slots if not slot.busy), None)
         if slot is None:
             return None
         skeletons, tensors = read(components)
-        layouts = self._plan(components, tensors)
+        images: list[Image] = []
+        placements: list[Placement] = []
+        for layout in self._plan(components, tensors):
+            array = slot.array(layout)
+            array[: len(layout.header)] = np.frombuffer(layout.header, np.uint8)
+            images.append(Image(layout=layout, raw=array.data))
+            for placed in layout.placed:
+                laid = placed.laid
+                if laid.size:
+                    name, source = f"{placed.component}.{laid.name}", tensors[placed.component][laid.name]
+                    target = array[laid.offset : laid.offset + laid.size]
+                    placements.append(Placement(name=name, source=source, target=target))
         slot.busy = True
-        try:
-            images = tuple(_copy(layout, tensors, slot.array(layout)) for layout in layouts)
-        except BaseException:
-            slot.free()
-            raise
-        return Captured(images=images, components=skeletons, release=slot.free)
+        captured = Captured(images=tuple(images), components=skeletons, release=slot.free)
+        return Prepared(captured=captured, placements=tuple(placements))
+
+    def close(self) -> None:
+        """Nothing is held but memory."""
 
     def check(self, components: Sequence[Component]) -> Mapping[str, Mapping[str, object]]:
         """Plan for the state as it is, without a copy; gives what of it is no tensor. UnsupportedState or UsageError
@@ -119,17 +165,7 @@ def _facts(name: str, tensor: torch.Tensor) -> Facts:
     return (name, dtype, tuple(tensor.shape), tensor.element_size(), tensor.numel() * tensor.element_size())
 
 
-def _copy(
-    layout: FileLayout,
-    tensors: Mapping[str, Mapping[str, torch.Tensor]],
-    array: np.ndarray[Any, np.dtype[np.uint8]],
-) -> Image:
-    array[: len(layout.header)] = np.frombuffer(layout.header, np.uint8)
-    for placed in layout.placed:
-        laid = placed.laid
-        if laid.size == 0:
-            continue
-        source = tensors[placed.component][laid.name]
-        target = torch.from_numpy(array[laid.offset : laid.offset + laid.size])
-        target.view(source.dtype).view(source.shape).copy_(source)
-    return Image(layout=layout, raw=array.data)
+def copy(placement: Placement) -> None:
+    """Copy one tensor, from whatever device and layout, as bytes in C order."""
+    source = placement.source
+    torch.from_numpy(placement.target).view(source.dtype).view(source.shape).copy_(source)

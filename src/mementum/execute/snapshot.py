@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import field
 from typing import Any
 
 from mementum.execute.plan import FileLayout
@@ -19,7 +20,10 @@ class Image:
 
 @record
 class Snapshot:
-    """What one save will write. `release` gives its memory back; nothing of it may be read afterwards."""
+    """What one save will write. `release` gives its memory back; nothing of it may be read afterwards.
+
+    Where the bytes are still being copied, `outcome` waits for that, and says why they are of no use, or None.
+    `waited_s` is for how long the copy held up a step, beside the `blocked_s` before it."""
 
     id: str
     step: int
@@ -33,3 +37,10 @@ class Snapshot:
     exactness: tuple[str, ...]
     blocked_s: float
     release: Callable[[], None]
+    outcome: Callable[[], str | None] = field(default=lambda: None)
+    waited_s: Callable[[], float] = field(default=lambda: 0.0)
+
+    @property
+    def stood_still_s(self) -> float:
+        """For how long the loop stood still in all; known once `outcome` has returned."""
+        return self.blocked_s + self.waited_s()
