@@ -142,7 +142,7 @@ def test_fields_of_the_users_own_stand_in_the_manifest(tmp_path: Path) -> None:
         run.record()
         run.wait()
     with mementum.open_run(tmp_path, task="t", state={"s": {}}) as run:
-        assert dict(run._opened.catalog.entries(run._opened.home)[0].manifest.user) == user
+        assert dict(run._opened.catalog.entries(run._opened.home)[0].manifest.user) == {**user, "pair": [1, 2]}
 
 
 @pytest.mark.parametrize("codec", ["raw", "zstd:1", "planes+zstd:1"])

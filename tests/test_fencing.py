@@ -169,7 +169,7 @@ def hosts(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hosts]:
     made = Hosts()
     monkeypatch.setattr("mementum.opening.is_remote", lambda path: True)
     monkeypatch.setattr("mementum.execute.claim.identify", made.identify)
-    yield made
+    return made
 
 
 def leases(root: Path) -> list[str]:
@@ -252,7 +252,8 @@ def test_late_commits_sort_before_all_of_the_new_holder(
     save(old)
     hosts.name = "b"
     new = opened(tmp_path, Told(), takeover=True)
-    assert new.resumed is not None and new.resumed.step == 1
+    assert new.resumed is not None
+    assert new.resumed.step == 1
     for _ in range(late):
         if first_to_save == "old":
             save(old)
@@ -295,7 +296,8 @@ def test_leftovers_of_one_that_may_live_are_swept_later(tmp_path: Path, hosts: H
         save(new)
         clock.advance(SWEEP_AFTER_S - 1)
         save(new)
-        assert part.exists() and told.of(Swept) == []
+        assert part.exists()
+        assert told.of(Swept) == []
         clock.advance(1)
         save(new)
         assert not part.exists()

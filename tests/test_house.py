@@ -29,6 +29,7 @@ FLOORS = (  # a file imports its own room and lower floors, nothing else
     {"background"},
     {"run"},
     {"doors", "functional", "metrics", "supervise", "web", "simulate"},
+    {"exchange"},
     {"cli", "integrations"},
 )
 FLOOR = {room: height for height, rooms in enumerate(FLOORS, start=1) for room in rooms}
@@ -50,6 +51,7 @@ TORCH = (
     "execute/capture.py",  # copies live tensors
     "recover/load.py",  # puts them back
     "assemble.py",  # tells models from other arguments
+    "exchange/",  # torch's own formats, and those that are made of its tensors
 )
 NUMPY_AT_TOP = (
     "data.py",
@@ -57,6 +59,7 @@ NUMPY_AT_TOP = (
     "execute/",
     "recover/",
     "format/planes.py",  # splits bytes of floats; it is imported by name, late
+    "exchange/",  # stands on torch, which imports numpy
     "testing/",
 )
 SQLALCHEMY = ("catalog/sql.py",)  # the command line starts without it
@@ -73,7 +76,11 @@ PRINTING = ("cli/",)  # its output is for a person
 BROAD = {"Exception", "BaseException"}
 TORCH_NAMES = ("torch", "torchdata", "safetensors.torch")
 NO_CODE_IN_DATA = ("pickle", "_pickle", "cPickle", "cloudpickle", "dill", "marshal", "shelve")
-TORCH_PICKLES = {"torch.load", "torch.save", "torch.serialization.load", "torch.serialization.save"}
+TORCH_WRITES = {"torch.save", "torch.serialization.save"}
+TORCH_READS = {"torch.load", "torch.serialization.load"}
+UNPICKLER_SAID_NO = "pickle.UnpicklingError"  # the name of an error; it runs nothing
+PICKLE_FOR_OTHERS = ("exchange/to_torch.py",)  # an export into torch's own format; no checkpoint of ours has any
+PICKLE_OF_OTHERS = ("exchange/reading.py",)  # imports, through torch's restricted reader only
 DURABLE = {f"os.{name}" for name in ("fsync", "fdatasync", "replace", "rename", "renames", "link", "symlink")}
 DURABLE |= {"shutil.move", "shutil.copy", "shutil.copy2", "shutil.copyfile", "shutil.copytree"}
 PATH_WRITES = {"write_text", "write_bytes", "touch", "hardlink_to", "symlink_to"}
@@ -268,8 +275,13 @@ def time_through_the_clock(path: str, source: str) -> list[str]:
 
 
 def no_code_in_data(path: str, source: str) -> list[str]:
-    found = [at(path, node, f"imports {name}") for node, name in imports(source) if is_one_of(name, NO_CODE_IN_DATA)]
-    return found + used(path, source, TORCH_PICKLES, (), "nowhere: it is pickle")
+    names = ((node, name) for node, name in imports(source) if name != UNPICKLER_SAID_NO)
+    found = [at(path, node, f"imports {name}") for node, name in names if is_one_of(name, NO_CODE_IN_DATA)]
+    found += used(path, source, TORCH_WRITES, PICKLE_FOR_OTHERS, "nowhere: it is pickle")
+    found += used(path, source, TORCH_READS, PICKLE_OF_OTHERS, "nowhere: it is pickle")
+    reads = (call for call, name in calls(source) if name in TORCH_READS and allowed(path, PICKLE_OF_OTHERS))
+    open_to_all = (call for call in reads if "weights_only=True" not in map(ast.unparse, call.keywords))
+    return found + [at(path, call, "it may run code") for call in open_to_all]
 
 
 def faults_are_named(path: str, source: str) -> list[str]:

@@ -23,6 +23,10 @@ from mementum.records import Exactness
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")  # of a component; a model's is the stem of its file
 NO_DATA = "no data was given, so its position is not saved: open_run(data=loader), or run.steps(loader, …)"
+OWN_LOOP = (
+    "the loop is the program's own, so the place in the data is not kept: a resume begins the data at the place where "
+    "this attempt began it; use run.steps"
+)
 DEFAULT_INTERVAL_S = 600.0  # ten minutes lost at the most, for about a second of saving in six hundred
 
 

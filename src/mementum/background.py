@@ -15,6 +15,7 @@ from mementum.clock import Clock, timestamp
 from mementum.decide.retain import Retention, retain
 from mementum.errors import MementumError, StoreError, Superseded
 from mementum.events import Committed, Emit, Failed, SaveSkipped
+from mementum.execute.attempts import key_of
 from mementum.execute.claim import let_go, require_newest
 from mementum.execute.snapshot import Snapshot
 from mementum.execute.worker import SaveJob, Worker
@@ -60,6 +61,7 @@ class Background:
         self._seq, self._parent = seq if opened.attempt.sure else seq + SEQ_LEAP, parent
         self._clock, self._emit = clock, emit
         self._torn = False
+        self._vanished = False
         self._superseded: Superseded | None = None
         self._skip_told = False
         self._sweep_at_s = None if opened.attempt.sure else clock.monotonic() + SWEEP_AFTER_S
@@ -134,6 +136,7 @@ class Background:
             return
         began_s = self._clock.monotonic()
         opened = self._opened
+        self._look_for_home()
         try:
             torn = snapshot.outcome()
             if torn is not None:
@@ -168,6 +171,18 @@ class Background:
         costs = {"blocked_s": snapshot.stood_still_s, "durable_s": durable_s, "bytes": manifest.size}
         self._append("cost", manifest.id, manifest.step, costs)
         self._tidy()
+
+    def _look_for_home(self) -> None:
+        """Tell once that the task's folder was taken away under the run. Saving goes on in one that is made anew: it is
+        all that is left then, and a folder that was moved can be brought together with it by hand."""
+        try:
+            gone = not self._opened.store.taken(key_of(self._opened.attempt.number))
+        except StoreError:
+            return  # the save itself will say what is wrong with this disk
+        if gone and not self._vanished:
+            error = f"{self._opened.home} was removed, moved or unmounted while the run was under way"
+            self._emit(Failed(what="finding the task's folder", error=error, kept="the training, and new checkpoints"))
+        self._vanished = gone
 
     def _tidy(self) -> None:
         if self._superseded is not None:

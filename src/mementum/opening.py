@@ -57,7 +57,10 @@ def open_task(
     if not task or len(task) > TASK_MAX or "\0" in task or not task.isprintable():
         raise UsageError(f"a task's name has 1 to {TASK_MAX} printable characters, got {task[:60]!r}")
     disk = PosixDisk()
-    home = tasks.find(disk, str(folder), task) or tasks.new_home(task, clock.now())
+    try:
+        home = tasks.find(disk, str(folder), task) or tasks.new_home(task, clock.now())
+    except OSError as error:
+        raise _unreadable(folder, error) from error
     store = LocalStore(disk, f"{folder}/{home}")
     shared = is_remote(folder)
     attempt = claim(store, task=task, facts=about, clock=clock, emit=emit, shared=shared, takeover=takeover)
@@ -103,6 +106,19 @@ def root_folder(root: str | os.PathLike[str]) -> Path:
     if "://" in text:
         raise UsageError(f"{text}: only local folders can be roots so far", next_command="give a folder's path")
     folder = Path(text).expanduser().resolve()
-    if folder.exists() and not folder.is_dir():
+    try:
+        is_other = folder.exists() and not folder.is_dir()
+    except OSError as error:
+        raise _unreadable(folder, error) from error
+    if is_other:
         raise StoreError(text, f"{folder} is not a folder", next_command="choose another root")
     return folder
+
+
+def _unreadable(folder: Path, error: OSError) -> StoreError:
+    return StoreError(
+        str(folder),
+        f"{folder} cannot be read: {error.strerror or error}",
+        kept="all that is in it",
+        next_command=f"`ls -ld {folder}` shows who may read it",
+    )

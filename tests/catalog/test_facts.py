@@ -77,3 +77,15 @@ def test_nothing_makes_it_raise(data: bytes) -> None:
 
 def test_keys_of_journals() -> None:
     assert (facts.journal_key(3), facts.journal_key(12345)) == ("journal/0003.jsonl", "journal/12345.jsonl")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"kind":"\\ud800","time":"t"}',
+        b'{"kind":"k","time":"t","checkpoint":"\\udfff"}',
+        b'{"kind":"k","time":"t","step":100000000000000000000}',
+    ],
+)
+def test_what_no_database_takes_says_nothing(line: bytes) -> None:
+    assert facts.parse(line + b"\n" + facts.render(ONE)) == (ONE,)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from random import Random
 
@@ -45,6 +46,13 @@ def folder(seq: int) -> str:
 
 def commit(store: LocalStore, seq: int, **fields: object) -> None:
     store.put(f"{folder(seq)}/meta.json", [manifests.render(manifest(seq, **fields))])
+
+
+def newer(data: bytes) -> bytes:
+    """A manifest as a later version would write it: of another format, and with a digest that is right."""
+    changed = data.replace(b'"format": 1', b'"format": 9')
+    head, _, tail = changed.rpartition(json.loads(data)["digest"].encode())
+    return head + manifests.digest(head + manifests.ZEROS.encode() + tail).encode() + tail
 
 
 def told(step: int, **values: object) -> bytes:
@@ -175,9 +183,10 @@ def test_a_torn_line_is_passed_over_and_read_when_it_is_whole(store: LocalStore,
         (b"", "is not JSON"),
         (b"\0" * 50, "is not JSON"),
         (b"[]", "is not an object"),
-        (b"{}", "format should be"),
+        (b"{}", "digest should be"),
         (b'{"format": 1, "digest": ""}', "was changed"),
-        (b'{"format": 9}', "has format 9"),
+        (b'{"format": 9}', "digest should be"),
+        (newer(manifests.render(manifest(2))), "has format 9"),
         (manifests.render(manifest(2)).replace(b"asked", b"bsked"), "was changed"),
         (manifests.render(manifest(2))[:-20], "is not JSON"),
     ],

@@ -274,3 +274,18 @@ def test_a_user_without_a_home_folder_has_a_catalog_in_memory(tmp_path: Path, mo
     catalog = open_catalog(tmp_path, emit=events.append)
     assert catalog.entries(HOME) == []
     assert [type(event) for event in events] == [Note]
+
+
+@pytest.mark.parametrize("garbage", ["", "{", "[1]", '{"$what": 1}', 7, b"\xff"])
+def test_a_row_that_was_spoiled_stops_nobody(tmp_path: Path, garbage: object) -> None:
+    catalog = open_sqlite(tmp_path / "c.db")
+    for seq in (1, 2):
+        catalog.add(HOME, manifest(seq), f"step_{seq}")
+    catalog.learn(HOME, "facts/a.json", [fact("damaged", 1, checkpoint="c1"), fact("metrics", 1, step=10, x=1)], size=1)
+    with sqlite3.connect(tmp_path / "c.db") as connection:
+        connection.execute("UPDATE facts SET data = ?", (garbage,))
+        connection.execute("UPDATE checkpoints SET manifest = ? WHERE seq = 2", (garbage,))
+    connection.close()
+    (entry,) = catalog.entries(HOME)
+    assert (entry.folder, entry.damaged, entry.metrics) == ("step_1", "damaged", {"loss": 0.5})
+    catalog.close()

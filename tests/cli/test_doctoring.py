@@ -200,16 +200,16 @@ HOSTILE = (
 
 def spoil(root: Path, rng: random.Random) -> None:
     """Do something to a root that no program of ours does."""
-    paths = sorted(root.rglob("*"))
+    paths = sorted(root.rglob("*")) or [root]
     path = rng.choice(paths)
     kind = rng.randrange(7)
     if path.is_dir() and not path.is_symlink():
-        if kind < 2:
+        if kind < 2 and path != root:
             shutil.rmtree(path)
         else:
             (path / f"new_{rng.randrange(99)}.json").write_bytes(rng.randbytes(20))
         return
-    if kind == 0:
+    if kind == 0 or path.is_symlink() or not path.is_file():  # a pipe would wait for somebody to read what we write
         path.unlink()
     elif kind == 1:
         path.write_bytes(rng.randbytes(rng.randrange(3000)))

@@ -221,7 +221,7 @@ SHORTCUTS = (
     Shortcut(
         name="a failed save leaves its parts",
         file=SAVING,
-        changes=(("        _discard(store, folder)\n", ""),),
+        changes=(("        _discard(store, folder, require_newest)\n", ""),),
         seen="left after an error",
         checks=("an_error_leaves_nothing",),
     ),

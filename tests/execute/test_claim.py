@@ -86,7 +86,8 @@ def test_the_file_says_who_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     for name in ("SLURM_JOB_ID", "TORCHELASTIC_RUN_ID", "KUBERNETES_SERVICE_HOST"):
         monkeypatch.delenv(name, raising=False)
     me = identify({}, lease_s=None)
-    assert me.boot is not None and me.started is not None
+    assert me.boot is not None
+    assert me.started is not None
     start(on_disk(tmp_path), versions={"torch": "2"})
     assert json.loads(bytes(on_disk(tmp_path).get("attempts/0001.json"))) == {
         "format": 1,

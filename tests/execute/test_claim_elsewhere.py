@@ -1,4 +1,4 @@
-"""Starts on several hosts: who ended or lapsed is taken over from, who lives is not, and of two at once one is fenced."""
+"""Starts on several hosts: who is gone is taken over from, who lives is not, and of two at once one is fenced."""
 
 from __future__ import annotations
 
@@ -157,7 +157,8 @@ def test_a_lock_elsewhere_without_a_lease_is_a_holder(home: LocalStore) -> None:
     with pytest.raises(TaskInUse) as caught:
         start(home)
     assert (caught.value.host, caught.value.elsewhere) == ("there", True)
-    assert "takeover=True" in str(caught.value) and "kill" not in str(caught.value)
+    assert "takeover=True" in str(caught.value)
+    assert "kill" not in str(caught.value)
     assert keys(home) == [key_of(1)]
     assert start(home, takeover=True).number == 2
     lock.release()

@@ -93,7 +93,8 @@ def test_a_process_lives_under_its_number_and_its_start() -> None:
     assert not lives(one(pid=os.getpid()))
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     ticks = started(child.pid)
-    assert ticks is not None and ticks >= own
+    assert ticks is not None
+    assert ticks >= own
     child.communicate(b"\n")
     assert started(child.pid) is None
 

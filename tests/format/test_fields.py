@@ -47,7 +47,7 @@ def test_a_field_of_another_kind_is_named(read: Callable[[Fields, str], object],
 
 @pytest.mark.parametrize("read", [Fields.text, Fields.count, Fields.items, Fields.texts])
 def test_a_missing_field_is_named(read: Callable[[Fields, str], object]) -> None:
-    with pytest.raises(UnknownFormat, match=r"^meta\.json\.it should be .*, it is missing$"):
+    with pytest.raises(UnknownFormat, match=r"(?m)^meta\.json\.it should be .*, it is missing$"):
         read(Fields({}, "meta.json"), "it")
 
 
@@ -60,7 +60,7 @@ def test_what_is_right_comes_through() -> None:
 
 
 def test_items_that_are_no_objects_are_named() -> None:
-    with pytest.raises(UnknownFormat, match=r"^f\.o\[1\] is not an object but int$"):
+    with pytest.raises(UnknownFormat, match=r"(?m)^f\.o\[1\] is not an object but int$"):
         list(Fields({"o": [{}, 3]}, "f").objects("o"))
 
 

@@ -13,6 +13,7 @@ from safetensors import safe_open
 from torch import nn
 
 from mementum.errors import StateMismatch, UnsupportedState
+from mementum.live.fitting import LEFT, STRICT, Fit
 from mementum.live.modules import ModuleState
 from mementum.live.tree import UNCOPYABLE, as_bytes
 from trips import bits, resume, save_now, there_and_back
@@ -128,8 +129,23 @@ def test_weights_that_were_apart_do_not_fit_into_tied_ones(tmp_path: Path) -> No
     apart = Tied()
     apart.head.weight = nn.Parameter(torch.zeros(50, 8))
     save_now(tmp_path, {"model": apart})
-    with pytest.raises(StateMismatch, match=r"embedding\.weight'\] came back different"):
-        resume(tmp_path, {"model": Tied()})
+    fresh = Tied()
+    before = bits(fresh.state_dict())
+    with pytest.raises(
+        StateMismatch, match=r"embedding\.weight and head\.weight are one tensor and were stored with d"
+    ):
+        resume(tmp_path, {"model": fresh})
+    assert bits(fresh.state_dict()) == before
+
+
+def test_weights_that_were_apart_and_equal_fit_into_tied_ones(tmp_path: Path) -> None:
+    apart = Tied()
+    apart.head.weight = nn.Parameter(apart.embedding.weight.detach().clone())
+    save_now(tmp_path, {"model": apart})
+    fresh = Tied()
+    resume(tmp_path, {"model": fresh})
+    assert torch.equal(fresh.head.weight, apart.head.weight)
+    assert fresh.head.weight is fresh.embedding.weight
 
 
 def test_weights_without_gaps_are_not_required(tmp_path: Path) -> None:
@@ -249,5 +265,22 @@ def test_a_file_of_weights_is_what_readers_of_safetensors_expect(tmp_path: Path)
 
 
 def test_what_was_no_model_is_refused() -> None:
-    assert ModuleState("m", nn.ReLU()).check([1]) == ["m was not stored as a model"]
-    assert ModuleState("m", nn.ReLU()).check({"state": 3}) == ["m was not stored as a model"]
+    for tree in ([1], {"state": 3}):
+        assert ModuleState("m", nn.ReLU()).fit(tree, STRICT).problems == ("m was not stored as a model",)
+        partial = ModuleState("m", nn.ReLU()).fit(tree, Fit(partial=True))
+        assert (partial.tree, partial.left_out, partial.problems) == (LEFT, ("m was not stored as a model",), ())
+
+
+def test_a_module_without_tensors_that_is_gone_is_named_by_its_mode(tmp_path: Path) -> None:
+    save_now(tmp_path, {"model": nn.Sequential(nn.Linear(1, 1), nn.Dropout()).eval()})
+    fresh = nn.Sequential(nn.Linear(1, 1))
+    with pytest.raises(StateMismatch, match=r"model\.1 was stored and is not in it"):
+        resume(tmp_path, {"model": fresh})
+    assert fresh.training
+
+
+def test_modules_may_come_in_another_order(tmp_path: Path) -> None:
+    save_now(tmp_path, {"model": nn.ModuleDict({"a": nn.Linear(1, 1), "b": nn.Linear(1, 1)}).eval()})
+    fresh = nn.ModuleDict({"b": nn.Linear(1, 1), "a": nn.Linear(1, 1)})
+    resume(tmp_path, {"model": fresh})
+    assert [module.training for module in fresh.modules()] == [False] * 3

@@ -246,14 +246,16 @@ class Spoiling(Box):
     [
         (Forgetful, ("x.b[0] is missing after the load",)),
         (Rounding, ("x.a came back different",)),
-        (Spoiling, ("x.a came back different", "x.b[1] is there after the load and was not stored")),
+        (Spoiling, ("x.a came back different",)),
     ],
 )
 def test_an_object_that_loses_something_is_named(tmp_path: Path, kind: type[Box], named: tuple[str, ...]) -> None:
     save_now(tmp_path, {"state": {"x": kind(a=torch.tensor([1 / 3]), b=[1])}})
-    with pytest.raises(StateMismatch, match="load_state_dict of the named objects loses state") as refused:
-        resume(tmp_path, {"state": {"x": kind()}})
+    fresh = kind(mine=1)
+    with pytest.raises(StateMismatch, match="load_state_dict of x loses state") as refused:
+        resume(tmp_path, {"state": {"x": fresh}})
     assert refused.value.differences == named
+    assert fresh.held == {"mine": 1}
 
 
 def test_an_object_may_take_its_state_apart(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def test_a_tied_tensor_is_taken_once_and_comes_back_as_one_object() -> None:
     assert list(tensors) == ["a", "b/1", "b/2"]
     back = join(skeleton, stored(tensors, id="c"))
     assert back["a"] is back["b"][0]
-    assert back["a"].data_ptr() != tied.data_ptr()
+    assert back["b"][2] is not back["a"]
 
 
 def test_empty_tensors_are_never_tied() -> None:
@@ -153,18 +153,14 @@ class Subclass(torch.Tensor):
     pass
 
 
-@pytest.mark.filterwarnings("ignore:Sparse CSR:UserWarning", "ignore:The PyTorch API of nested:UserWarning")
-@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor:UserWarning")
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested:UserWarning")
 @pytest.mark.parametrize(
     ("make", "why"),
     [
         (lambda: torch.ones(2).as_subclass(Subclass), "tensor subclass"),
         (lambda: torch.nn.UninitializedParameter(), "tensor subclass"),
         (lambda: torch.ones(2, device="meta"), "meta device"),
-        (lambda: torch.eye(2).to_sparse(), "sparse_coo"),
-        (lambda: torch.eye(2).to_sparse_csr(), "sparse_csr"),
-        (lambda: torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8), "not a plain dense"),
-        (lambda: torch.nested.nested_tensor([torch.ones(1), torch.ones(2)]), "not a plain dense"),
+        (lambda: torch.nested.nested_tensor([torch.ones(1), torch.ones(2)]), r"can be taken apart \(nested\)"),
         (lambda: torch.zeros(2, dtype=torch.uint8).view(torch.uint4), "torch cannot copy"),
     ],
 )

@@ -65,7 +65,7 @@ def _name(store: LocalStore) -> str | None:
     for stat in store.list("attempts/"):
         try:
             task = json.loads(bytes(store.get(stat.key)))["task"]
-        except (ValueError, KeyError, TypeError, MementumError):
+        except (ValueError, KeyError, TypeError, RecursionError, MementumError):
             continue
         if isinstance(task, str):
             return task

@@ -65,9 +65,10 @@ def missing_codec(index: Index) -> NotReadableHere | None:
     for spec in dict.fromkeys(block.codec for file in index.files for block in file.blocks):
         try:
             codecs.parse(spec)
-        except UsageError as cause:
+        except (UsageError, ImportError) as cause:  # the latter from a plugin that lacks what it needs
+            why = cause.message if isinstance(cause, UsageError) else str(cause)
             return NotReadableHere(
-                f"it was written with codec {spec!r}, which is not here: {cause.message}",
+                f"it was written with codec {spec!r}, which is not here: {why}",
                 next_command="install the package that brought the codec",
             )
     return None

@@ -10,9 +10,7 @@ from typing import NoReturn
 from mementum.clock import Clock, timestamp
 from mementum.errors import KeyTaken, StoreError, Superseded, TaskInUse
 from mementum.events import Emit, Event, Note
-from mementum.execute.attempts import KEY as KEY
-from mementum.execute.attempts import clear_before, newest_leases, numbers
-from mementum.execute.attempts import key_of as key_of
+from mementum.execute.attempts import clear_before, key_of, newest_leases, numbers
 from mementum.execute.identity import Identity, identify, render, succeeds
 from mementum.execute.lease import LEASE_S, Lease, outlasts
 from mementum.execute.liveness import Alive, Gone, Leased, NoLock, Standing, has_no_locks, standing, who_is

@@ -227,7 +227,8 @@ def apply(feed: Feed, tree: Mapping[str, Any]) -> None:
 def remember(feed: Feed) -> Callable[[], None]:
     """A function that moves a feed back to its present place, should what comes after its move fail."""
     loader = feed.source
-    things = (feed, loader, getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None))
+    batches = getattr(loader, "batch_sampler", None)
+    things = (feed, loader, batches, getattr(loader, "sampler", None), getattr(batches, "sampler", None))
     kept = [(vars(thing), dict(vars(thing))) for thing in things if hasattr(thing, "__dict__")]
 
     def bring_back() -> None:

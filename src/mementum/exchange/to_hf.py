@@ -1,0 +1,76 @@
+"""An export for transformers: weights as model.safetensors, with the configuration that from_pretrained wants."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from mementum.errors import UnknownFormat, UsageError
+from mementum.exchange.reading import read_json
+from mementum.records import record
+
+WEIGHTS = "model.safetensors"
+CONFIG = "config.json"
+USER_FIELD = "hf_config"  # open_run(user={"hf_config": model.config.to_dict()})
+
+# What stands beside a configuration and goes with it: how to generate, and the tokenizer.
+BESIDE = (
+    "generation_config.json",
+    "preprocessor_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+    "tokenizer.model",
+)
+
+
+@record
+class Configured:
+    """The files that stand beside the weights, by name, and where the configuration came from."""
+
+    files: Mapping[str, bytes]
+    origin: str
+
+
+def configured(user: Mapping[str, Any], config: str | None) -> Configured:
+    """The configuration that was given, or the one that the program has put into the checkpoint."""
+    if config is not None:
+        return _given(Path(config))
+    held = user.get(USER_FIELD)
+    if held is None:
+        raise UsageError(
+            "the checkpoint has no configuration for transformers",
+            next_command=f"pass one: --config FILE or --config FOLDER (the folder of the model that training began "
+            f'from); or save it from now on: open_run(user={{"{USER_FIELD}": model.config.to_dict()}})',
+        )
+    try:
+        value = json.loads(held) if isinstance(held, str) else held
+    except ValueError:
+        value = None
+    if not isinstance(value, Mapping):
+        raise UsageError(f"user.{USER_FIELD} in the checkpoint is no configuration", next_command="pass --config FILE")
+    text = json.dumps(value, indent=2, allow_nan=False).encode()
+    return Configured(files={CONFIG: text}, origin=f"user.{USER_FIELD} of the checkpoint")
+
+
+def _given(path: Path) -> Configured:
+    file = path / CONFIG if path.is_dir() else path
+    if not file.is_file():
+        raise UsageError(f"there is no configuration {file}", next_command="pass --config FILE, a config.json")
+    try:
+        read_json(file)
+    except UnknownFormat as cause:
+        raise UsageError(f"{file} is not a configuration: {cause.message}") from cause
+    files = {CONFIG: file.read_bytes()}
+    if path.is_dir():
+        files |= {name: (path / name).read_bytes() for name in BESIDE if (path / name).is_file()}
+    return Configured(files=files, origin=str(file))
