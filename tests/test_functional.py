@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from loops import parts, train
 
 import mementum
+from loops import parts, train
 from mementum.errors import (
     CheckpointDamaged,
     NoSuchAddress,

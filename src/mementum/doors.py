@@ -100,6 +100,7 @@ def open_run(
     NothingToResume; StateMismatch if what was stored does not fit (nothing is changed then).
     """
     _require(resume=(resume, ("auto", "never", "must")), on_error=(on_error, ("tell", "raise")))
+    _require(capture=(capture, ("overlapped", "blocking")))
     asked = Asked(
         policy=policy_of(policy, every_steps, every_s),
         retention=retention_of(keep_last, keep_every_steps),

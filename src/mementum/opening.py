@@ -17,7 +17,7 @@ from mementum.events import Emit, Note, PassedOver
 from mementum.execute.claim import Attempt, claim, let_go
 from mementum.pruning import sweep
 from mementum.records import Damage, record
-from mementum.storage.disk import PosixDisk
+from mementum.storage.disk import Disk, PosixDisk, folder_of
 from mementum.storage.local import LocalStore
 
 TASK_MAX = 1000  # characters of a task's name; it goes into manifests, and part of it into a folder's name
@@ -54,13 +54,10 @@ def open_task(
 ) -> Opened:
     """Claim the task, remove what dead attempts left, and bring the catalog up to date."""
     folder = root_folder(root)
-    if not task or len(task) > TASK_MAX or "\0" in task or not task.isprintable():
-        raise UsageError(f"a task's name has 1 to {TASK_MAX} printable characters, got {task[:60]!r}")
+    if not (isinstance(task, str) and 0 < len(task) <= TASK_MAX and task.isprintable()):
+        raise UsageError(f"a task's name has 1 to {TASK_MAX} printable characters, got {task!r:.60}")
     disk = PosixDisk()
-    try:
-        home = tasks.find(disk, str(folder), task) or tasks.new_home(task, clock.now())
-    except OSError as error:
-        raise _unreadable(folder, error) from error
+    home = _home(disk, folder, task, clock.now())
     store = LocalStore(disk, f"{folder}/{home}")
     shared = is_remote(folder)
     attempt = claim(store, task=task, facts=about, clock=clock, emit=emit, shared=shared, takeover=takeover)
@@ -76,6 +73,23 @@ def open_task(
         let_go(attempt)
         raise
     return Opened(task=task, home=home, store=store, catalog=catalog, attempt=attempt, unreadable=damages)
+
+
+def _home(disk: Disk, root: Path, task: str, now_s: float) -> str:
+    """The task's folder, or the one it will have, relative to the root. What lies behind a link is not in the root."""
+    try:
+        found = tasks.find(disk, str(root), task)
+        if found is not None:
+            return found
+        home = tasks.new_home(task, now_s)
+        day = folder_of(home)
+        if not disk.has_folder(f"{root}/{day}") and LocalStore(disk, str(root)).taken(day):
+            raise StoreError(
+                day, f"{root}/{day} is not a folder, and links are not followed", next_command="choose another root"
+            )
+        return home
+    except OSError as error:
+        raise _unreadable(root, error) from error
 
 
 def _refreshed(root: Path, home: str, store: LocalStore, emit: Emit) -> tuple[Catalog, tuple[Damage, ...]]:

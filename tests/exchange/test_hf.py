@@ -73,7 +73,7 @@ def train(root: Path, model: Any, *, user: dict[str, Any] | None = None) -> None
 @pytest.mark.parametrize("make", [llama, gpt2, lambda: llama(tie_word_embeddings=True)], ids=["llama", "gpt2", "tied"])
 def test_from_pretrained_loads_the_export(ask: Any, tmp_path: Path, make: Any) -> None:
     model = make()
-    train(tmp_path / "root", model, user={"hf_config": model.config.to_dict()})
+    train(tmp_path / "root", model, user={"hf_config": model.config.to_json_string()})
     answer = ask("export", tmp_path / "root", "--to", tmp_path / "out", "--as", "hf")
     assert answer.code == 0, answer.err
     assert "note: the configuration is user.hf_config of the checkpoint" in answer.out

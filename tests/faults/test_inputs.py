@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import unicodedata
 from collections.abc import Callable
 from pathlib import Path
@@ -142,9 +141,7 @@ def test_a_file_that_became_something_else_is_not_used_and_nothing_of_it_is_swep
 ) -> None:
     root, outside = fast_path / "root", fast_path / "outside"
     outside.mkdir()
-    tiny_run(root, 3)
-    for path in (shutil.copytree(folders_of(root)[2], outside / "third"), folders_of(root)[2]):
-        shutil.rmtree(path) if path.parent != outside else None
+    tiny_run(root, 2)
     harm(folders_of(root)[1] / name, outside)
     before, beside = names(root), names(outside)
     expected = 0 if harm is swap else 1
@@ -158,7 +155,8 @@ def test_a_file_that_became_something_else_is_not_used_and_nothing_of_it_is_swep
     else:
         assert (run.resumed.step if run.resumed else 0) == expected
         run.close()
-    assert any(name in f"{event.id} {event.what}" or "its manifest is" in event.what for event in told.of(PassedOver))
+    passed = [f"{event.id} {event.what}" for event in told.of(PassedOver)]
+    assert any(name in what for what in passed) or (name == "meta.json" and passed)  # a right one of other files
     assert told.of(Swept) == []
     assert before <= names(root)
     assert beside == names(outside)

@@ -59,7 +59,7 @@ class Sorting:
         bare = without_prefix(state, prefixes)
         if bare.prefix:
             self.notes.append(f"{name}: every name began with {bare.prefix!r}, which was taken away")
-            versions = {key.removeprefix(bare.prefix): version for key, version in versions.items()}
+            versions = versions and {key.removeprefix(bare.prefix): version for key, version in versions.items()}
         self._add(TreeState(name, "module", module_tree(bare.state, versions=versions)))
 
     def optimizer(self, packed: Mapping[str, Any], *, name: str = "optimizer", model: str | None = "model") -> None:

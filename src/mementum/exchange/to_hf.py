@@ -13,7 +13,7 @@ from mementum.records import record
 
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
-USER_FIELD = "hf_config"  # open_run(user={"hf_config": model.config.to_dict()})
+USER_FIELD = "hf_config"  # open_run(user={"hf_config": model.config.to_json_string()})
 
 # What stands beside a configuration and goes with it: how to generate, and the tokenizer.
 BESIDE = (
@@ -50,7 +50,7 @@ def configured(user: Mapping[str, Any], config: str | None) -> Configured:
         raise UsageError(
             "the checkpoint has no configuration for transformers",
             next_command=f"pass one: --config FILE or --config FOLDER (the folder of the model that training began "
-            f'from); or save it from now on: open_run(user={{"{USER_FIELD}": model.config.to_dict()}})',
+            f'from); or save it from now on: open_run(user={{"{USER_FIELD}": model.config.to_json_string()}})',
         )
     try:
         value = json.loads(held) if isinstance(held, str) else held

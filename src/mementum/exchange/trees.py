@@ -93,30 +93,29 @@ def without_prefix(state: dict[str, Any], prefixes: Sequence[str]) -> Prefixed:
 
 
 def module_tree(state: Mapping[str, Any], *, versions: Mapping[str, int] | None = None) -> dict[str, Any]:
-    """As a model's component reads it. No format tells which modules were in eval mode: none is."""
-    return {
-        "state": OrderedDict((canonical(key), value) for key, value in state.items()),
-        "eval": [],
-        "versions": dict(versions or {}),
-    }
+    """As a model's component reads it, without what the foreign format does not tell: which modules are in eval mode,
+    and, where `versions` is None, the versions of their states."""
+    named = OrderedDict((canonical(key), value) for key, value in state.items())
+    return {"state": named} if versions is None else {"state": named, "versions": dict(versions)}
 
 
-def versions_in(state: object) -> dict[str, int]:
-    """The versions of modules that torch keeps beside a state dict, those other than the usual 1."""
+def versions_in(state: object) -> dict[str, int] | None:
+    """The versions of modules that torch keeps beside a state dict, those other than the usual 1. None without any."""
     metadata = getattr(state, "_metadata", None)
+    if not isinstance(metadata, dict):
+        return None
     found: dict[str, int] = {}
-    if isinstance(metadata, dict):
-        for prefix, facts in metadata.items():
-            version = facts.get("version") if isinstance(facts, dict) else None
-            if isinstance(prefix, str) and type(version) is int and version != 1:
-                found[canonical(prefix)] = version
+    for prefix, facts in metadata.items():
+        version = facts.get("version") if isinstance(facts, dict) else None
+        if isinstance(prefix, str) and type(version) is int and version != 1:
+            found[canonical(prefix)] = version
     return found
 
 
 def module_state(tree: Mapping[str, Any]) -> OrderedDict[str, Any]:
     """The state dict that torch would give, with the versions where torch keeps them."""
     state = OrderedDict(tree["state"])
-    if tree["versions"]:
+    if tree.get("versions"):
         metadata = {prefix: {"version": version} for prefix, version in tree["versions"].items()}
         state._metadata = metadata  # type: ignore[attr-defined]
     return state

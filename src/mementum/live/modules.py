@@ -40,9 +40,7 @@ class ModuleState:
         state = self.module.state_dict()
         return {
             "state": OrderedDict((key, state[name]) for key, name in by_canonical(state, of=self.name).items()),
-            "eval": list(
-                dict.fromkeys(canonical(name) for name, module in self.module.named_modules() if not module.training)
-            ),
+            "eval": _evaluating(self.module),
             "versions": _versions(state),
         }
 
@@ -53,6 +51,8 @@ class ModuleState:
     def fit(self, tree: object, fit: Fit) -> Fitted:
         if not isinstance(tree, dict) or not isinstance(tree.get("state"), dict):
             return whole(tree, [f"{self.name} was not stored as a model"], fit)
+        # Imports leave out what foreign formats do not tell, the modes of modules for one: it stays as it is.
+        tree = {"eval": _evaluating(self.module), "versions": _versions(self.module.state_dict()), **tree}
         stored = OrderedDict((fit.key(self.name, key), value) for key, value in tree["state"].items())
         if len(stored) < len(tree["state"]):
             return Fitted(tree=tree, problems=(f"{self.name}: rename makes one name of two that were stored",))
@@ -173,6 +173,11 @@ def _share_memory(live: Mapping[str, object]) -> bool:
             return True
         used.add(storage)
     return False
+
+
+def _evaluating(module: torch.nn.Module) -> list[str]:
+    """The modules that are in eval mode."""
+    return list(dict.fromkeys(canonical(name) for name, one in module.named_modules() if not one.training))
 
 
 def _versions(state: Any) -> dict[str, int]:

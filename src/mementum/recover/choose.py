@@ -10,7 +10,7 @@ HEALTH_ORDER = (Health.CLEAN, Health.SUSPECT, Health.DIVERGED)
 
 
 def candidates(entries: Sequence[Entry], *, inexact: bool = False) -> tuple[Entry, ...]:
-    """Exact ones only (with `inexact` all), clean before suspect before diverged, then the newest first by sequence number.
+    """Exact ones only (with `inexact` all), clean before suspect before diverged, then newest first by sequence number.
 
     What was found damaged before comes last of all: a disk may have come back."""
     exact = [entry for entry in entries if inexact or entry.manifest.granularity is Granularity.FULL]

@@ -151,18 +151,22 @@ class LocalStore:
 
     def sweep(self) -> tuple[str, ...]:
         with self._told(""):
-            return tuple(sorted(self._sweep("")))
+            return tuple(sorted(self._sweep("", beside_files=False)))
 
-    def _sweep(self, inside: str) -> tuple[str, ...]:
+    def _sweep(self, inside: str, *, beside_files: bool) -> tuple[str, ...]:
+        """An empty folder beside files stays: it may stand where somebody had an object, whose key is then not free."""
         folder = (self._prefix + inside).rstrip("/") or "/"
         names = self._disk.listdir(folder)
-        below = tuple(key for name in names if name.endswith("/") for key in self._sweep(inside + name))
+        has_files = any(not name.endswith(("/", TEMP_SUFFIX)) for name in names)
+        folders = [name for name in names if name.endswith("/")]
+        below = tuple(key for name in folders for key in self._sweep(inside + name, beside_files=has_files))
         left = [name for name in names if name.endswith(TEMP_SUFFIX)]
         here = tuple(inside + name for name in left if self._disk.unlink_unused(self._prefix + inside + name))
         if here:
             with contextlib.suppress(FileNotFoundError):  # another sweep found it empty
                 self._disk.fsync_dir(folder)
-        self._remove_if_empty(folder)
+        if not beside_files:
+            self._remove_if_empty(folder)
         return below + here
 
     def taken(self, key: str) -> bool:
