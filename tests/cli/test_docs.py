@@ -50,7 +50,8 @@ def test_no_section_without_a_command() -> None:
     assert set(re.findall(r"^## `mementum (\w+)", page(), re.MULTILINE)) == set(GROUP.commands)
 
 
-def test_every_example_runs(ask: Any, root: Path) -> None:
+def test_every_example_runs(ask: Any, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(root.parent)  # examples write beside the root
     examples = re.findall(r"^\$ mementum (.+?)(?:\s+#.*)?$", page(), re.MULTILINE)
     assert len(examples) >= 10
     for example in examples:

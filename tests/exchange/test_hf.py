@@ -144,6 +144,7 @@ def checkpoint(folder: Path, model: Any, *, shard: str = "1GB") -> torch.optim.O
     trainer = {"global_step": 70, "epoch": 1.75, "best_metric": 0.5, "log_history": [{"loss": 1.0}]}
     (folder / "trainer_state.json").write_text(json.dumps(trainer))
     torch.save({"any": 1}, folder / "training_args.bin")
+    (folder / "global_step70").mkdir()
     return optimizer
 
 
@@ -160,7 +161,11 @@ def test_a_folder_of_the_trainer_is_imported(ask: Any, tmp_path: Path, make: Any
     told = json.loads(answer.out)
     assert (told["step"], told["epoch"], told["granularity"]) == (70, 1, "weights_and_optimizer")
     assert [part["name"] for part in told["components"]] == ["model", "optimizer", "scheduler", "rng"]
-    assert told["left_out"] == ["training_args.bin: the arguments of the trainer are a pickle of its own class"]
+    assert told["left_out"] == [
+        "generation_config.json: no state of training; an export takes it with --config FOLDER",
+        "global_step70: it is not known what it is",
+        "training_args.bin: the arguments of the trainer are a pickle of its own class",
+    ]
     other = make(seed=5)
     mementum.load(tmp_path / "root", {"model": other})
     assert torch.equal(logits(other), logits(model))
@@ -191,6 +196,8 @@ def test_what_cannot_be_read_safely_is_left_out(ask: Any, tmp_path: Path) -> Non
         "optimizer.pt",
         "scheduler.pt",
         "rng_state.pth",
+        "generation_config.json",
+        "global_step70",
         "training_args.bin",
         "trainer_state.json",
     ]
@@ -218,16 +225,21 @@ def test_broken_folders(ask: Any, tmp_path: Path) -> None:
     index["weight_map"] = {"a": "../../secret"}
     (source / "model.safetensors.index.json").write_text(json.dumps(index))
     assert "is not an index of shards" in refused("the index leads out of the folder")
-    (source / "config.json").write_text('{"architectures": ["Path"]}')
-    assert "is not an index of shards" in refused("the class is no model")
+    (source / "config.json").write_text('["GPT2LMHeadModel"]')
+    assert "is not a JSON object" in refused("the configuration is a list")
     assert not (tmp_path / "root").exists()
 
 
-def test_names_of_tied_weights_are_asked_of_models_only() -> None:
-    from mementum.exchange.from_folder import _tied_names
-
-    assert _tied_names("GPT2LMHeadModel", {"n_layer": 1, "n_embd": 8, "n_head": 2}) == [
-        ["transformer.wte.weight", "lm_head.weight"]
-    ]
-    for name in ("os", "AutoModel", "GPT2Config", "__name__", "NoSuchModel", "__path__"):
-        assert _tied_names(name, {}) is None, name
+def test_tied_weights_that_stand_in_a_file_once(ask: Any, tmp_path: Path) -> None:
+    model = gpt2()
+    model.save_pretrained(tmp_path / "from")
+    assert ask("import", tmp_path / "from", "--to", tmp_path / "root", "--task", "lm").code == 0
+    for fit in ("strict", "partial"):
+        other = gpt2(seed=5)
+        mementum.load(tmp_path / "root", {"model": other}, fit=fit)
+        assert other.lm_head.weight is other.transformer.wte.weight
+        assert torch.equal(logits(other), logits(model))
+    untied = gpt2(seed=5)
+    untied.lm_head.weight = torch.nn.Parameter(untied.lm_head.weight.detach().clone())
+    with pytest.raises(mementum.errors.StateMismatch, match=r"lm_head.weight is in the model and was not stored"):
+        mementum.load(tmp_path / "root", {"model": untied})

@@ -110,6 +110,14 @@ def test_orphans_are_our_parts_in_folders_without_a_manifest(keys: list[str], ex
     assert list(orphans(RecordingStore(*keys))) == expected
 
 
+def test_parts_beside_a_manifest_that_became_a_folder_are_no_orphans() -> None:
+    store = RecordingStore(*inside(*PARTS), "step_0000000004/a.blocks")
+    store._disk.mkdir(f"root/{FOLDER}/meta.json")
+    assert orphans(store) == ("step_0000000004/a.blocks",)
+    store.sweep()
+    assert orphans(store) == ("step_0000000004/a.blocks",)
+
+
 def test_a_discard_takes_the_manifest_first_and_the_folder_alone() -> None:
     store = RecordingStore(*inside("a.blocks", "meta.json", "z.json"), "step_0000000003-2/meta.json")
     discard(store, FOLDER)

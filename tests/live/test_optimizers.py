@@ -149,6 +149,55 @@ def test_the_state_of_a_custom_optimizer_comes_back_whole(tmp_path: Path, dtype:
     assert fresh.param_groups[0]["schedule"] == (1, 2.5)
 
 
+class EightBit(OPTIM.Optimizer):
+    """Keeps moments in bytes with a scale for each block, made when a parameter has its first gradient."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"lr": 0.1})
+
+    def step(self, closure: Any = None) -> None:
+        for parameter in self.param_groups[0]["params"]:
+            if parameter.grad is None:
+                continue
+            state = self.state[parameter]
+            if not state:
+                code = torch.linspace(-1, 1, 256)
+                state.update(step=0, code=code, bytes=torch.full(parameter.shape, 127).byte(), absmax=None, last=[])
+            moment = 0.9 * state["code"][state["bytes"].long()] * (state["absmax"] or 1.0) + parameter.grad.float()
+            state["absmax"] = moment.abs().max()
+            state["bytes"] = ((moment / state["absmax"] + 1) * 127.5).round().byte()
+            state["step"] += 1
+            state["last"] = [state["step"], state["absmax"].item()]
+            parameter.data.sub_((0.1 * moment).to(parameter.dtype))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_moments_in_bytes_and_state_that_is_made_late(tmp_path: Path, dtype: torch.dtype) -> None:
+    def forward(made: dict[str, Any], numbers: range) -> None:
+        for number in numbers:
+            for name, parameter in made["model"].named_parameters():
+                if name != "bias" or number > 5:  # which has its first gradient after the save
+                    generator = torch.Generator().manual_seed(number)
+                    parameter.grad = torch.randn(parameter.shape, generator=generator).to(dtype)
+            made["optimizer"].step()
+
+    def make() -> dict[str, Any]:
+        torch.manual_seed(2)
+        model = nn.Linear(3, 4).to(dtype)
+        return {"model": model, "optimizer": EightBit(model.parameters())}
+
+    saved, fresh = make(), make()
+    forward(saved, range(4))
+    saved["optimizer"].state[saved["model"].bias] = {}  # some optimizers touch the state of every parameter
+    save_now(tmp_path, saved)
+    resume(tmp_path, fresh)
+    assert fresh["optimizer"].state[fresh["model"].weight]["bytes"].dtype == torch.uint8
+    for made in (saved, fresh):
+        forward(made, range(4, 10))
+    assert bits(fresh["model"].state_dict()) == bits(saved["model"].state_dict())
+    assert bits(fresh["optimizer"].state_dict()) == bits(saved["optimizer"].state_dict())
+
+
 def test_state_beside_the_parameters_comes_back(tmp_path: Path) -> None:
     class Global(OPTIM.SGD):
         """Keeps a count under a key of its own, and a further part in its state dict."""

@@ -204,7 +204,6 @@ def test_symbolic_links_and_folders_are_no_objects(tmp_path):
         assert store.locate(key) is None
         store.delete(key)
     store.delete("way/empty/none")
-    (inside / "folder").mkdir()  # the sweep has taken it, as it was empty
     for key in ("link", "folder", "way"):
         with pytest.raises(KeyTaken):
             store.put(key, [DATA])
@@ -215,6 +214,31 @@ def test_symbolic_links_and_folders_are_no_objects(tmp_path):
         store.append("link", DATA)
     assert sorted(path.name for path in outside.iterdir()) == ["empty", "secret"]
     assert (outside / "secret").read_bytes() == b"secret"
+
+
+def test_a_sweep_leaves_an_empty_folder_where_an_object_may_have_been(tmp_path):
+    store = LocalStore(PosixDisk(), str(tmp_path))
+    store.put("a/data", [DATA])
+    for folder in ("a/meta", "b/c", "a/d/e"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "b" / "left.tmp").touch()
+    store.sweep()
+    assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")) == ["a", "a/d", "a/data", "a/meta"]
+
+
+def test_a_key_is_taken_by_whatever_has_its_name(tmp_path):
+    store = LocalStore(PosixDisk(), str(tmp_path))
+    store.put("a/data", [DATA])
+    (tmp_path / "a" / "folder").mkdir()
+    (tmp_path / "a" / "link").symlink_to("nothing")
+    for key, expected in {"a/data": True, "a/folder": True, "a/link": True, "a/none": False, "none/x": False}.items():
+        assert store.taken(key) is expected
+        if expected:
+            with pytest.raises(KeyTaken):
+                store.put(key, [DATA])
+    assert not store.taken("a/data/below")
+    with pytest.raises(UsageError):
+        store.taken("../a")
 
 
 def test_an_object_is_no_folder(tmp_path):

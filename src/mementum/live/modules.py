@@ -57,6 +57,7 @@ class ModuleState:
         if len(stored) < len(tree["state"]):
             return Fitted(tree=tree, problems=(f"{self.name}: rename makes one name of two that were stored",))
         live = self._live()
+        stored |= _written_once(stored, live)
         wrong = self._misfits(stored, live)
         evaluating, gone = self._modes(tree["eval"], fit)
         left_out = (*sorted(wrong.values()), *(f"{self.name}.{name} was stored and is not in it" for name in gone))
@@ -83,7 +84,7 @@ class ModuleState:
             told = self._misfit(key, stored[key], live)
             if told is not None:
                 wrong[key] = told
-        for first, other in _tied(live):
+        for first, other in _twins(live):
             one, two = stored.get(first), stored.get(other)
             if not (isinstance(one, torch.Tensor) and isinstance(two, torch.Tensor)) or one is two:
                 continue
@@ -145,13 +146,14 @@ class ModuleState:
             module.training = canonical(name) not in evaluating
 
 
-def _tied(live: Mapping[str, object]) -> list[tuple[str, str]]:
-    """Pairs of names of one and the same tensor."""
+def _twins(live: Mapping[str, object]) -> list[tuple[str, str]]:
+    """Pairs of names of one and the same tensor: the first name, and another."""
     first: dict[tuple[object, ...], str] = {}
     pairs: list[tuple[str, str]] = []
     for key, tensor in live.items():
         if isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided and tensor.numel():
-            name = first.setdefault((tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()), key)
+            place = (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
+            name = first.setdefault(place, key)
             if name != key:
                 pairs.append((name, key))
     return pairs
@@ -159,10 +161,10 @@ def _tied(live: Mapping[str, object]) -> list[tuple[str, str]]:
 
 def _share_memory(live: Mapping[str, object]) -> bool:
     """Whether a tensor that is written changes another one, or itself elsewhere. Tied ones are one tensor."""
-    tied = {other for _, other in _tied(live)}
+    twins = {other for _, other in _twins(live)}
     used: set[int] = set()
     for key, tensor in live.items():
-        if not isinstance(tensor, torch.Tensor) or key in tied or not tensor.numel():
+        if not isinstance(tensor, torch.Tensor) or key in twins or not tensor.numel():
             continue
         if tensor.layout is not torch.strided:
             return True
@@ -173,6 +175,18 @@ def _share_memory(live: Mapping[str, object]) -> bool:
             return True
         used.add(storage)
     return False
+
+
+def _written_once(stored: Mapping[str, object], live: Mapping[str, object]) -> dict[str, object]:
+    """What was stored, for live names that were not but are tied to one that was: others write such a tensor once."""
+    names: dict[str, list[str]] = {}
+    for first, other in _twins(live):
+        names.setdefault(first, [first]).append(other)
+    found: dict[str, object] = {}
+    for several in names.values():
+        held = [name for name in several if name in stored]
+        found |= {name: stored[held[0]] for name in several if held and name not in stored}
+    return found
 
 
 def _evaluating(module: torch.nn.Module) -> list[str]:

@@ -14,7 +14,7 @@ import torch
 from mementum.live.fitting import Fit, Fitted, whole
 from mementum.live.keeping import keep
 
-LR = ("lr", "initial_lr", "max_lr")  # what `lr_wins` is about
+LR = ("lr", "initial_lr", "max_lr", "min_lr", "swa_lr")  # what `lr_wins` is about
 METHODS = ("load_state_dict", "__setstate__", "state_dict", "add_param_group")  # what takes part in a load
 HOOKS = ("_optimizer_load_state_dict_pre_hooks", "_optimizer_load_state_dict_post_hooks")
 DERIVED = frozenset({"params", "param_names"})  # of a group; made again from the live optimizer

@@ -21,7 +21,8 @@ from mementum.live.names import parameter_names
 from mementum.live.optimizers import OptimizerState
 from mementum.live.tree import proved
 
-RATES = ("base_lrs", "_last_lr", "max_lrs")  # of a scheduler: what the program was given, not where it stands
+# Of a scheduler: what the program was given, not where it stands.
+RATES = ("base_lrs", "_last_lr", "max_lrs", "min_lrs", "eta_min")
 
 
 class StatefulState:
@@ -39,9 +40,7 @@ class StatefulState:
 
     def fit(self, tree: object, fit: Fit) -> Fitted:
         # Only the object itself knows what it takes; the comparison after the load finds what it did not.
-        if fit.lr_wins == "new" and isinstance(self.thing, LRScheduler) and isinstance(tree, dict):
-            tree = {**tree, **{key: getattr(self.thing, key) for key in RATES if key in tree}}
-        return Fitted(tree=tree)
+        return Fitted(tree=_with_rates(tree, self.thing) if fit.lr_wins == "new" else tree)
 
     def remember(self) -> Callable[[], None]:
         state = copied(self.thing.state_dict())
@@ -160,6 +159,17 @@ class ValueState:
 
     def apply(self, tree: object) -> None:
         self.value = tree
+
+
+def _with_rates(tree: object, scheduler: object) -> object:
+    """A scheduler's stored state with its present learning rates, also within schedulers that are made of others."""
+    if not (isinstance(scheduler, LRScheduler) and isinstance(tree, dict)):
+        return tree
+    tree = {**tree, **{key: getattr(scheduler, key) for key in RATES if key in tree}}
+    stored, live = tree.get("_schedulers"), getattr(scheduler, "_schedulers", ())
+    if isinstance(stored, list | tuple) and len(stored) == len(live):
+        tree["_schedulers"] = type(stored)(_with_rates(one, part) for one, part in zip(stored, live, strict=True))
+    return tree
 
 
 def _kind(tree: object) -> str:
