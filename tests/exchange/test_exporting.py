@@ -131,8 +131,7 @@ def test_positions_follow_the_model_and_doubt_is_told() -> None:
 def test_leaves_that_are_not_plain_are_named() -> None:
     assert why_not_plain("s", {"a": [1, {"b": (torch.ones(2), None, 2.5, "x", {}, [])}]}) is None
     assert why_not_plain("s", {"a": [1, {"b": {3}}]}) == "s.a[1].b is a builtins.set"
-    with pytest.warns(UserWarning, match="beta state"):
-        sparse = torch.eye(2).to_sparse_csr()
+    sparse = torch.eye(2).to_sparse()
     assert why_not_plain("s", {"a": sparse}) == "s.a is not a dense tensor"
 
 

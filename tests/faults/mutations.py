@@ -11,13 +11,11 @@ from hypothesis import strategies as st
 from mementum.format.manifest import ZEROS
 from mementum.format.manifest import digest as blake3_of
 
-DEEP: list[Any] = []
-for _ in range(300):  # deeper than any state of ours
-    DEEP = [DEEP]
+DEPTH = 300  # more than any state of ours has; JSON itself allows about a thousand
 
 # What a field may become: wrong types, sizes that overflow something, names that lead out, tags of typed JSON.
 VALUES: tuple[Any, ...] = (
-    *(None, True, False, "", "x", [], {}, [[]], [None], 0, 1, -1, 2, 64, 0.5, -0.0, 1e308, DEEP),
+    *(None, True, False, "", "x", [], {}, [[]], [None], 0, 1, -1, 2, 64, 0.5, -0.0, 1e308, "deep"),
     *(1 << 31, 1 << 32, (1 << 53) + 1, 1 << 62, (1 << 63) - 1, 1 << 64, -(1 << 63), 10**18, 10**25),
     *("..", ".", "/", "../../sentinel/secret", "/etc/passwd", "step_0000000001/meta.json", "a\0b", "a\\b", "n" * 300),
     *("\ud800", "\u202e", "é" * 150, "meta.json", "model.safetensors", "optimizer.blocks", "index-00000.json"),
@@ -75,6 +73,16 @@ def places(tree: Any) -> list[tuple[Any, Any]]:
     return found
 
 
+def new_value(which: int) -> Any:
+    value = copy.deepcopy(VALUES[which % len(VALUES)])
+    if value != "deep":
+        return value
+    deep: list[Any] = []
+    for _ in range(DEPTH):
+        deep = [deep]
+    return deep
+
+
 def mutate(tree: Any, changes: list[Mutation]) -> Any:
     """A changed copy of a tree."""
     tree = copy.deepcopy(tree)
@@ -83,7 +91,7 @@ def mutate(tree: Any, changes: list[Mutation]) -> Any:
         if not found:
             return tree
         held, key = found[place % len(found)]
-        value = copy.deepcopy(VALUES[which % len(VALUES)]) if VALUES[which % len(VALUES)] is not DEEP else DEEP
+        value = new_value(which)
         if way == "replace":
             held[key] = value
         elif way == "drop":
