@@ -166,6 +166,9 @@ def test_what_cannot_be_saved_or_loaded_is_said_and_nothing_is_written(tmp_path:
         mementum.save(root, {"f": lambda: 0})
     with pytest.raises(UsageError, match="not a name"):
         mementum.save(root, {"a/b": 1})
+    for step in (-1, 2**62, 1.5, "x"):
+        with pytest.raises(UsageError, match="a step is"):
+            mementum.save(root, {"a": 1}, step=step)
     with pytest.raises(UsageError, match="codec"):
         mementum.save(root, {"a": 1}, codec="lzma")
     with pytest.raises(NothingToResume, match="holds no checkpoint"):

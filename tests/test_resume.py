@@ -218,3 +218,64 @@ def test_the_last_step_is_saved_at_a_clean_end_only(tmp_path: Path) -> None:
         run(KeyboardInterrupt())
     with mementum.open_run(tmp_path, task="z", model=model) as opened:
         assert opened.step == 3
+
+
+@pytest.mark.parametrize("stop", [4, 5, 6, 7, 10, 11])
+def test_several_loops_over_one_loader_are_one(tmp_path: Path, stop: int) -> None:
+    """The second goes on in the middle of the first one's epoch, with its iterator and its random numbers."""
+
+    def run(root: Path, stop: int | None) -> dict[int, float]:
+        made, seen = parts(), {}
+        with mementum.open_run(root, task="l", model=made.model, data=made.loader, every_steps=5) as opened:
+            for total in (5, 10, 14):
+                for number, (inputs,) in opened.steps(made.loader, total):
+                    if number == stop:
+                        raise_away()
+                    seen[number] = inputs.sum().item() + torch.rand(1).item()
+                    opened.record()
+                    opened.wait()
+        return seen
+
+    straight = run(tmp_path / "straight", None)
+    with pytest.raises(InterruptedError):
+        run(tmp_path / "cut", stop)
+    resumed = run(tmp_path / "cut", None)
+    assert max(resumed) == 14
+    assert resumed == {number: straight[number] for number in resumed}
+
+
+def raise_away() -> None:
+    raise InterruptedError
+
+
+def test_the_values_are_a_dict_and_stay_one(tmp_path: Path) -> None:
+    with mementum.open_run(tmp_path, task="v", state={"s": {}}) as run, pytest.raises(AttributeError):
+        run.values = [1]  # type: ignore[misc]
+
+
+def test_a_listener_that_exits_or_waits_stops_no_save(tmp_path: Path) -> None:
+    runs: list[mementum.Run] = []
+    waited: list[bool] = []
+
+    def leave(event: object) -> None:
+        if type(event).__name__ == "Committed":
+            waited.append(runs[0].wait(60))
+            raise SystemExit(3)
+
+    with mementum.open_run(tmp_path, task="s", state={"s": {}}, every_steps=1, on_event=leave) as run:
+        runs.append(run)
+        for _ in range(3):
+            run.record()
+            assert run.wait(30)
+    assert waited == [False]  # it would have waited for itself
+    with mementum.open_run(tmp_path, task="s", state={"s": {}}) as run:
+        assert run.step == 3
+
+
+def test_partial_holds_for_data_that_only_the_loop_is_given(tmp_path: Path) -> None:
+    model = torch.nn.Linear(1, 1)
+    with mementum.open_run(tmp_path, task="p", model=model) as run:
+        for _ in run.steps([0] * 5, total=3):
+            run.record()
+    with mementum.open_run(tmp_path, task="p", model=model, fit="partial") as run:
+        assert [step for step, _ in run.steps([0] * 7, total=5)] == [4, 5]

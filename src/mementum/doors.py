@@ -13,7 +13,7 @@ from mementum.catalog.rebuild import refresh
 from mementum.clock import Clock, SystemClock, timestamp
 from mementum.decide.policy import Policy
 from mementum.decide.retain import Retention
-from mementum.errors import NothingToResume, StateMismatch, StoreError, UsageError
+from mementum.errors import CheckpointDamaged, MementumError, NothingToResume, StateMismatch, StoreError, UsageError
 from mementum.events import Emit, Emitter, Failed, Note, PhaseBegan, PhaseEnded
 from mementum.execute import origin
 from mementum.execute.capture import BlockingCapture
@@ -133,10 +133,23 @@ def _open(
     about = {"versions": lasting.versions, "code": lasting.code}
     opened = open_task(root, task, about=about, clock=clock, emit=emit, takeover=asked.takeover)
     try:
-        beginning, seq = _begin(opened, components, feed, lasting, asked, clock=clock, emit=emit)
+        return _run(opened, asked, components, feed, whole, lasting, clock, emit)
     except BaseException:
         opened.close()
         raise
+
+
+def _run(
+    opened: Opened,
+    asked: Asked,
+    components: Sequence[Component],
+    feed: feeds.Feed | None,
+    whole: BlockingCapture,
+    lasting: Lasting,
+    clock: Clock,
+    emit: Emit,
+) -> Run:
+    beginning, seq = _begin(opened, components, feed, lasting, asked, clock=clock, emit=emit)
     exactness = exactness_of(components, feed.exactness if feed is not None else None)
     if feed is not None and exactness.reasons:
         emit(Note(text=f"a resume will be {exactness}"))
@@ -169,7 +182,12 @@ def _open(
 
 
 def _overlapped(asked: Asked, components: Sequence[Component], clock: Clock, emit: Emit) -> OverlappedCapture:
-    capture = OverlappedCapture(codec=asked.codec, components=components, clock=clock, verify=asked.verify_capture)
+    def give_up(why: str) -> None:
+        emit(Note(text=f'{why}: from now on the state is copied while the loop waits, as with capture="blocking"'))
+
+    capture = OverlappedCapture(
+        codec=asked.codec, components=components, clock=clock, verify=asked.verify_capture, give_up=give_up
+    )
     if capture.unhooked:
         names = ", ".join(capture.unhooked)
         emit(Note(text=f"{names}: its step does not call torch's hooks, so its state is copied while the loop waits"))
@@ -218,7 +236,14 @@ def _begin(
             )
         emit(PhaseEnded(phase="resume", duration_s=clock.monotonic() - began_s))
         return Beginning(values={}), seq
-    beginning = _put_back(found, components, feed, lasting, asked.fit, began_s, clock)
+    try:
+        beginning = _put_back(found, components, feed, lasting, asked.fit, began_s, clock)
+    except (RuntimeError, ValueError, TypeError, LookupError, AttributeError) as cause:
+        if isinstance(cause, MementumError):
+            raise
+        id = found.loaded.manifest.id
+        what = f"it is no context of ours: {type(cause).__name__}: {cause}"
+        raise CheckpointDamaged(id, [(f"{found.folder}/context", what)], kept="all live objects") from cause
     emit(PhaseEnded(phase="resume", id=found.loaded.manifest.id, duration_s=clock.monotonic() - began_s))
     return beginning, seq
 
@@ -236,15 +261,19 @@ def _put_back(
     place = context["feed"] if feed is not None else None
     unfit = feeds.check(feed, place) if feed is not None and place is not None else []
     bring_back = feeds.remember(feed) if feed is not None else None
+    generators = rng.read()
     try:
+        if context["rng"] is not None:
+            rng.apply(context["rng"])
         if feed is not None and place is not None and not unfit:
             _move(feed, place, manifest.id)
         result = put_back(found.loaded, components, fit=fit, also=() if fit.partial else unfit)
     except BaseException:
         if bring_back is not None:
             bring_back()
+        rng.apply(generators)
         raise
-    if context["rng"] is not None:
+    if context["rng"] is not None:  # again: an object's own load may have drawn from them
         rng.apply(context["rng"])
     resumed = Resumed(
         checkpoint=manifest.id,
@@ -267,6 +296,7 @@ def _put_back(
         rng=context["rng"],
         feed=context["feed"],
         iterating=context["iterating"],
+        partial=fit.partial,
         values=context["values"],
     )
 

@@ -106,7 +106,10 @@ class Emitter:
         for listener in tuple(self._listeners):
             try:
                 listener(event)
-            except Exception:  # a listener is the user's code at our thread's border: it must not stop a save
+            except (
+                Exception,
+                SystemExit,
+            ):  # a listener is the user's code at our thread's border: it must not stop a save
                 with contextlib.suppress(ValueError):  # it raised on another thread too, or inside of itself
                     self._listeners.remove(listener)
                 logger.exception("a listener raised on %r and is not called again", event)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 from weakref import WeakValueDictionary
 
-from mementum.assemble import checked_names, fit_of, plain_fields, retention_of
+from mementum.assemble import checked_names, fit_of, plain_fields, retention_of, step_number
 from mementum.background import Background, Lasting
 from mementum.catalog import address, tasks
 from mementum.catalog.rebuild import refresh
@@ -120,7 +120,7 @@ def async_save(
     components = components_in(checked_names(state), values=True)
     wanted = Wanted(
         task=TASK,
-        step=step,
+        step=step_number(step),
         epoch=0,
         reason="asked by the program",
         granularity=Granularity.FULL,
@@ -218,7 +218,7 @@ def load(
     folder: str | os.PathLike[str],
     state: Mapping[str, Any],
     *,
-    checkpoint: str = address.LATEST,
+    checkpoint: str | int = address.LATEST,
     fit: Literal["strict", "partial"] = "strict",
     rename: Mapping[str, str] | None = None,
     lr_wins: Literal["stored", "new"] = "stored",
@@ -233,7 +233,7 @@ def load(
     Raises NothingToResume, CheckpointDamaged, StateMismatch or NoSuchAddress; then nothing was changed."""
     components = components_in(checked_names(state), values=True)
     how = fit_of(fit, rename, lr_wins)
-    loaded = _read(root_folder(folder), checkpoint)
+    loaded = _read(root_folder(folder), str(checkpoint))
     put_back(loaded, components, fit=how, subset=True)
     given = dict(state)
     given.update({component.name: component.value for component in components if isinstance(component, ValueState)})

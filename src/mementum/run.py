@@ -12,7 +12,7 @@ from typing import Any
 from mementum.assemble import NO_DATA, OWN_LOOP, held, is_text, number, step_number
 from mementum.background import Background
 from mementum.clock import Clock, timestamp
-from mementum.decide.policy import Policy
+from mementum.decide.policy import Policy, save_of
 from mementum.errors import SaveFailed, StateMismatch, UsageError
 from mementum.events import Emit, Failed, Note, PhaseBegan, PhaseEnded, SaveSkipped
 from mementum.execute.capture import Capture, Captured
@@ -22,7 +22,7 @@ from mementum.format import context as contexts
 from mementum.live import feeds, rng
 from mementum.live.component import Component
 from mementum.opening import Opened
-from mementum.records import Exactness, Resumed, Save, Situation, Skip, record
+from mementum.records import Exactness, Resumed, Save, Situation, record
 
 RECENT = 10  # steps whose metrics go into a manifest as `debug_info`
 CLOSE_WAIT_S = 600.0  # for the last save to become durable; a disk that needs longer is reported, not waited for
@@ -37,6 +37,7 @@ class Beginning:
     step: int = 0
     rng: Mapping[str, Any] | None = None
     feed: Mapping[str, Any] | None = None
+    partial: bool = False  # whether what does not fit is left out
     iterating: bool = False  # whether the data had an iterator when the state was saved
     values: Mapping[str, Any]
 
@@ -65,13 +66,14 @@ class Run:
         emit: Emit,
     ) -> None:
         self.step = beginning.step
-        self.values: dict[str, Any] = dict(beginning.values)
+        self._values: dict[str, Any] = dict(beginning.values)
         self.resumed = beginning.resumed
         self.exactness = exactness
         self._opened, self._components, self._capture, self._policy = opened, components, capture, policy
         self._feed, self._background, self._clock, self._emit = feed, background, clock, emit
-        self._raise_failures = raise_failures
+        self._raise_failures, self._partial = raise_failures, beginning.partial
         self._rng, self._feed_tree, self._iterating = beginning.rng, beginning.feed, beginning.iterating
+        self._iterator: Iterator[Any] | None = None
         self._recent: deque[dict[str, Any]] = deque(maxlen=RECENT)
         self._pending: Save | None = None
         self._in_body = False
@@ -83,6 +85,11 @@ class Run:
         self._policy_faults = 0
         self._closed = False
         self._pid = os.getpid()  # a fork copies the run, and leaves its worker and its lock behind
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """Plain values of the program's own, by name: saved, and there again after a resume."""
+        return self._values
 
     # The loop.
 
@@ -118,13 +125,14 @@ class Run:
     ) -> Iterator[tuple[int, Any]]:
         empty = 0
         while (total is None or self.step < total) and (epochs is None or feed.epoch < epochs):
-            batches = self._begin_epoch(feed)
+            # An iterator that an earlier loop left in the middle of its epoch goes on where it stood.
+            batches = self._iterator = self._iterator or self._begin_epoch(feed)
             before = self.step
             while total is None or self.step < total:
                 group = feeds.take(feed, batches, accumulate)
                 if not group:
                     feed.end_epoch()
-                    self._iterating = False
+                    self._iterating, self._iterator = False, None
                     break
                 self.step += 1
                 self._in_body, self._left = True, False
@@ -166,14 +174,14 @@ class Run:
             return self._feed
         feed = feeds.feed_for(data)
         differences = feeds.check(feed, self._feed_tree) if self._feed_tree is not None else []
-        if differences:
+        if differences and not self._partial:
             raise StateMismatch(
                 self.resumed.checkpoint if self.resumed else "",
                 differences,
                 kept="the checkpoint",
                 next_command='give the data that was stored, or begin anew with resume="never"',
             )
-        if self._feed_tree is not None:
+        if self._feed_tree is not None and not differences:
             feeds.apply(feed, self._feed_tree)
         self._feed = feed
         self.exactness = Exactness(
@@ -220,7 +228,7 @@ class Run:
     def metrics(self, step: int, **values: Any) -> None:
         """Tell metrics of an earlier step that came late (an evaluation). They go to the journal, not to a manifest."""
         self._require_open()
-        self._background.tell("metrics", step=step, values=values)
+        self._background.tell("metrics", step=step_number(step), values=self._plain(values))
 
     def wait(self, timeout_s: float = CLOSE_WAIT_S) -> bool:
         """Wait until every save so far is durable or has failed; False if that takes longer."""
@@ -252,7 +260,7 @@ class Run:
                 since_save_s=self._clock.monotonic() - self._since_s,
                 saves_in_flight=self._background.saves_in_flight,
             )
-            return _save_of(self._policy.decide(situation))
+            return save_of(self._policy.decide(situation))
         except Exception as error:  # the border that keeps our faults out of training
             self._policy_faults += 1
             self._fault("the policy", error)
@@ -389,12 +397,3 @@ class Run:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close(why="finished" if kind is None else kind.__name__)
-
-
-def _save_of(decision: Any) -> Save | None:
-    """What a policy has decided. TypeError where that is no decision, or one that no manifest can hold."""
-    if decision is None or isinstance(decision, Skip):
-        return None
-    if not (isinstance(decision, Save) and isinstance(decision.reason, str)):
-        raise TypeError(f"decide gave {decision!r}, which is no Save, Skip or None")
-    return decision

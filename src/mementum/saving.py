@@ -48,7 +48,12 @@ def save_checkpoint(
         emit(PhaseEnded(phase="commit", id=snapshot.id))
     except (Superseded, KeyTaken):  # somebody else writes here, and what lies in the folder may be theirs
         raise
-    except (MementumError, TypeError, ValueError):  # the latter from a manifest that a user's policy has spoiled
+    except (
+        MementumError,
+        TypeError,
+        ValueError,
+        ArithmeticError,
+    ):  # the latter from a manifest that a user's policy has spoiled
         _discard(store, folder, require_newest)
         raise
     try:

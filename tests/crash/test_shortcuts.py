@@ -168,7 +168,7 @@ SHORTCUTS = (
     Shortcut(
         name="parts swept though a manifest names them",
         file=REMOVE,
-        changes=((' if key.partition("/")[0] not in named', ""),),
+        changes=((' if key.partition("/")[0] in unnamed', ""),),
         seen="acknowledged and lost",
         checks=("two_saves:posix",),
     ),

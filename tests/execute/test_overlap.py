@@ -195,25 +195,31 @@ def test_every_optimizer_waits_and_others_do_not(gate: Gate, begin: Any) -> None
 
 
 @pytest.mark.parametrize(("place", "verify", "found"), [(0, False, True), (4000, False, False), (4000, True, True)])
-def test_a_change_beside_the_step_is_found(
-    gate: Gate, begin: Any, place: int, verify: bool, found: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_an_unseen_change_beside_the_step(
+    begin: Any, place: int, verify: bool, found: bool, when: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the sample at the head of every tensor, or anywhere with `verify`."""
+    """Before the copy gets there it is found by the sample at the head of every tensor, or anywhere with `verify`;
+    after that the copy is whole already."""
     model, optimizer = model_and(torch.optim.SGD, lr=0.1)
     components = components_in({"model": model, "optimizer": optimizer})
-    gate.opened.set()
+    before = model[0].weight.detach().clone()
     real = overlap._copy_in_chunks
 
-    def then_change(placement: Placement) -> None:
+    def change_too(placement: Placement) -> None:
+        change = placement.name == "model.0.weight"
+        if change and when == "before":
+            model[0].weight.data.view(-1)[place] += 1.0
         real(placement)
-        if placement.name == "model.0.weight":
+        if change and when == "after":
             model[0].weight.data.view(-1)[place] += 1.0
 
-    monkeypatch.setattr(overlap, "_copy_in_chunks", then_change)
+    monkeypatch.setattr(overlap, "_copy_in_chunks", change_too)
     captured = begin(components, verify=verify).take(components)
     told = captured.outcome()
-    assert (told is not None) is found
+    assert (told is not None) is (found and when == "before")
     assert told is None or told.startswith("model.0.weight was changed")
+    assert torch.equal(held(captured, "0.weight"), before) is (when == "after")
 
 
 def test_a_torn_copy_is_never_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,12 +227,12 @@ def test_a_torn_copy_is_never_committed(tmp_path: Path, monkeypatch: pytest.Monk
     real = overlap._copy_in_chunks
     spoil = [True]
 
-    def then_change(placement: Placement) -> None:
-        real(placement)
+    def change_first(placement: Placement) -> None:
         if spoil[0]:
             model[0].weight.data.view(-1)[0] += 1.0
+        real(placement)
 
-    monkeypatch.setattr(overlap, "_copy_in_chunks", then_change)
+    monkeypatch.setattr(overlap, "_copy_in_chunks", change_first)
     told: list[Any] = []
     things = {"model": model, "optimizer": optimizer}
     with mementum.open_run(
@@ -329,3 +335,56 @@ def test_accumulation_is_captured_between_steps_only(tmp_path: Path) -> None:
     whole = run(tmp_path / "whole", 7)
     run(tmp_path / "cut", 4, capture="overlapped")
     assert run(tmp_path / "cut", 7, capture="overlapped") == whole
+
+
+@pytest.mark.parametrize("change", ["in place", "through data"])
+def test_a_change_before_the_copy_gets_there_is_found(gate: Gate, begin: Any, change: str) -> None:
+    """Then the copy and the live tensor agree, and both are of another instant than the rest."""
+    model, optimizer = model_and(torch.optim.SGD, lr=0.1)
+    components = components_in({"model": model, "optimizer": optimizer})
+    captured = begin(components).take(components)
+    with torch.no_grad():
+        (model[2].weight if change == "in place" else model[2].weight.data).fill_(7.0)
+    gate.opened.set()
+    assert captured.outcome() == "model.2.weight was changed while it was copied, not by its optimizer's step"
+
+
+def test_after_an_overtaken_copy_everything_is_copied_at_once(tmp_path: Path) -> None:
+    model, optimizer = model_and(torch.optim.SGD, lr=0.1)
+    told: list[Any] = []
+    things = {"model": model, "optimizer": optimizer}
+    with mementum.open_run(tmp_path, task="g", **things, every_steps=1, keep_last=None, on_event=told.append) as run:
+        for number, _ in run.steps([0] * 4, total=4):
+            with torch.no_grad():
+                model[2].weight.fill_(float(number))
+            one_step(model, optimizer)
+            run.record()
+            run.wait() if number > 1 else None
+    committed = [event.step for event in told if isinstance(event, Committed)]
+    skipped = [event.step for event in told if isinstance(event, SaveSkipped)]
+    assert (committed[-1], sorted(committed + skipped)) == (4, [1, 2, 3, 4])
+    assert len([event for event in told if isinstance(event, Note) and "as with capture" in event.text]) <= 1
+
+
+def test_a_momentum_encoder_inside_the_model_is_exact(tmp_path: Path) -> None:
+    """Its weights have no gradient, lie in the optimizer, and are moved by the forward pass."""
+
+    def make() -> Parts:
+        made = parts()
+        made.extra["key"] = torch.nn.Linear(6, 8)
+        made.extra["key"].requires_grad_(False)
+        everything = [*made.model.parameters(), *made.extra["key"].parameters()]
+        made.optimizer = torch.optim.AdamW(everything, lr=1e-2)
+        made.scheduler = torch.optim.lr_scheduler.OneCycleLR(made.optimizer, 0.02, total_steps=1000)
+        return made
+
+    def step(made: Parts, batch: Any) -> float:
+        key, query = made.extra["key"], made.model[0]
+        with torch.no_grad():
+            key.weight.lerp_(query.weight, 0.1)
+        return step_once(made, batch)
+
+    straight = train(tmp_path / "straight", 12, make=make, step=step)
+    for stop in (1, 5, 9):
+        train(tmp_path / str(stop), 12, stop=stop, make=make, step=step)
+        assert_same(straight, train(tmp_path / str(stop), 12, make=make, step=step))

@@ -22,6 +22,7 @@ from mementum.storage.local import LocalStore
 from mementum.testing.simdisk import SimDisk
 
 HOME, FOLDER = "20261130/tiny_000001", "step_0000000001"
+LISTED = 12  # of so many cases one goes through a catalog too, which takes ten times as long as all else
 CASES = {"meta.json": 2_000, "index-00000.json": 1_500, "context-00000.json": 1_500}
 
 
@@ -85,7 +86,7 @@ def test_no_error_but_ours(parts: dict[str, bytes], name: str) -> None:
     @settings(max_examples=CASES[name], database=None)
     @given(changes=mutations)
     def check(changes: list[Mutation]) -> None:
-        outcome = examine(forged(parts, name, changes), listed=name == "meta.json")
+        outcome = examine(forged(parts, name, changes), listed=changes[0][0] % LISTED == 0)
         outcomes[outcome] = outcomes.get(outcome, 0) + 1
 
     check()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
-from mementum.records import Decision, Situation, Skip, record
+from mementum.records import Decision, Save, Situation, Skip, record
 
 
 class Policy(Protocol):
@@ -27,3 +27,12 @@ class First:
             if decision is not None:
                 return decision
         return Skip(reason="no policy asked for a save")
+
+
+def save_of(decision: Any) -> Save | None:
+    """What a policy has decided. TypeError where that is no decision, or one that no manifest can hold."""
+    if decision is None or isinstance(decision, Skip):
+        return None
+    if not (isinstance(decision, Save) and isinstance(decision.reason, str)):
+        raise TypeError(f"decide gave {decision!r}, which is no Save, Skip or None")
+    return decision

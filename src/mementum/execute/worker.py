@@ -71,7 +71,10 @@ class Worker:
             return True
 
     def drain(self, timeout_s: float) -> bool:
-        """Wait until nothing is queued or in flight; False if that took longer than `timeout_s`."""
+        """Wait until nothing is queued or in flight; False if that took longer than `timeout_s`, or if it is this very
+        thread that waits (a listener), which would wait for itself."""
+        if threading.current_thread() is self._thread:
+            return False
         with self._changed:
             return self._changed.wait_for(self._idle, timeout_s)
 
@@ -96,9 +99,9 @@ class Worker:
                 self._busy = True
             try:
                 work()
-            except Exception as error:  # the thread's end: kept, counted, told; the run goes on without this save
+            except (Exception, SystemExit) as error:  # the thread's end: kept, counted, told; the run goes on
                 self.failures += 1
-                self.failure = error
+                self.failure = error if isinstance(error, Exception) else SystemError(repr(error))
                 self._emit(Failed(what=self._doing, error=repr(error), kept="older checkpoints"))
             finally:
                 with self._changed:
