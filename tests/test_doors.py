@@ -207,3 +207,24 @@ def test_state_that_was_refused_can_be_given_in_another_form(tmp_path: Path) -> 
     with mementum.open_run(tmp_path / "root", task="t", state={"count": Box(n=3)}) as run:
         run.values["count"] = 3
         run.record()
+
+
+@pytest.mark.parametrize(
+    ("wishes", "told"),
+    [
+        ({"policy": 3}, "a policy has a method decide"),
+        ({"every_steps": 2.5}, "every_steps must be"),
+        ({"every_steps": True}, "every_steps must be"),
+        ({"every_s": "x"}, "every_s must be"),
+        ({"keep_last": "a"}, "keep_last must be"),
+        ({"codec": None}, "a codec is a text"),
+        ({"on_event": 5}, "on_event is a function"),
+        ({"user": [1]}, "fields are given as a dict"),
+        ({"capture": "later"}, "capture must be one of"),
+        ({"rename": {"a.": "b"}}, "two names, or two prefixes"),
+    ],
+)
+def test_nonsense_is_refused_before_anything_is_written(tmp_path: Path, wishes: dict[str, Any], told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        mementum.open_run(tmp_path / "root", task="t", state={"s": {}}, **wishes)
+    assert not (tmp_path / "root").exists()

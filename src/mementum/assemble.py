@@ -6,6 +6,7 @@ import operator
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -43,6 +44,8 @@ def components_of(
 
 def checked_names(state: Mapping[str, Any]) -> dict[str, Any]:
     """The same as a dict. UsageError if a name cannot be that of a component."""
+    if not isinstance(state, Mapping):
+        raise UsageError(f"a state is a dict of names to things, got {type(state).__name__}")
     for name in state:
         if not (isinstance(name, str) and NAME.fullmatch(name)):
             raise UsageError(f"{name!r} is not a name of letters, digits, `_`, `.` and `-`")
@@ -52,6 +55,8 @@ def checked_names(state: Mapping[str, Any]) -> dict[str, Any]:
 def plain_fields(user: Mapping[str, Any] | None, *, path: str = "user") -> dict[str, Any]:
     """Fields for manifests: what any JSON reader understands. UsageError names what is something else."""
     plain: dict[str, Any] = {}
+    if user is not None and not isinstance(user, Mapping):
+        raise UsageError(f"{path}: fields are given as a dict, got {type(user).__name__}")
     for name, value in (user or {}).items():
         if not isinstance(name, str):
             raise UsageError(f"{path}: the key {name!r} is no text")
@@ -95,11 +100,12 @@ def policy_of(policy: Policy | None, every_steps: int | None, every_s: float | N
     if policy is not None:
         if every_steps is not None or every_s is not None:
             raise UsageError("give either a policy or every_steps and every_s")
+        if not callable(getattr(policy, "decide", None)):
+            raise UsageError(f"a policy has a method decide, got {policy!r}")
         return policy
-    if every_steps is not None and every_steps < 1:
-        raise UsageError(f"every_steps must be 1 or more, got {every_steps}")
-    if every_s is not None and not every_s > 0:
-        raise UsageError(f"every_s must be more than 0 seconds, got {every_s}")
+    require_count("every_steps", every_steps)
+    if every_s is not None and not (isinstance(every_s, int | float) and every_s > 0):
+        raise UsageError(f"every_s must be more than 0 seconds, got {every_s!r}")
     policies: list[Policy] = []
     if every_steps is not None:
         policies.append(EverySteps(steps=every_steps))
@@ -108,10 +114,15 @@ def policy_of(policy: Policy | None, every_steps: int | None, every_s: float | N
     return First(policies=tuple(policies) or (EverySeconds(seconds=DEFAULT_INTERVAL_S),))
 
 
+def require_count(name: str, count: Any, *, least: int = 1) -> None:
+    """UsageError unless it is None or a whole number from `least`."""
+    if count is not None and (isinstance(count, bool) or not isinstance(count, Integral) or int(count) < least):
+        raise UsageError(f"{name} must be {least} or more, a whole number, got {count!r}")
+
+
 def retention_of(keep_last: int | None, keep_every_steps: int | None) -> Retention:
-    for name, number in (("keep_last", keep_last), ("keep_every_steps", keep_every_steps)):
-        if number is not None and number < 1:
-            raise UsageError(f"{name} must be 1 or more, got {number}")
+    require_count("keep_last", keep_last)
+    require_count("keep_every_steps", keep_every_steps)
     return Retention(last=keep_last, every_steps=keep_every_steps)
 
 

@@ -320,4 +320,9 @@ def _require(**choices: tuple[str, tuple[str, ...]]) -> None:
 
 
 def _emitter(on_event: Emit | Sequence[Emit]) -> Emitter:
-    return Emitter((on_event,) if callable(on_event) else tuple(on_event))
+    listeners = (
+        (on_event,) if callable(on_event) else tuple(on_event) if isinstance(on_event, list | tuple) else (None,)
+    )
+    if not all(map(callable, listeners)):
+        raise UsageError(f"on_event is a function of an event, or a list of them, got {on_event!r}")
+    return Emitter(listeners)

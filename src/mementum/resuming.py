@@ -186,9 +186,23 @@ def _fit(
     more = [f"{name} was stored and is not given" for name in held if name not in given]
     if not subset:
         (left_out if fit.partial else problems).extend(more)
+    problems += [f"rename: nothing that was stored is called {rule!r}" for rule in _unused(loaded, fit)]
     if not fitted and components and not problems:
         problems.append("nothing of what was stored fits what is given")
     return fitted, problems, left_out
+
+
+def _unused(loaded: Loaded, fit: Fit) -> list[str]:
+    """The rules of `rename` that speak of nothing in the checkpoint: most likely typing errors."""
+    held: Mapping[str, Any] = loaded.context["components"]
+    states = {name: held[name]["state"] for name in held if held[name]["kind"] == "module"}
+    names = [f"{component}.{key}" for component, tree in states.items() for key in tree["state"]]
+    return [
+        rule
+        for rule in fit.rename
+        if rule not in held
+        and not any(fit.renamed_component(name).startswith(rule) or name.startswith(rule) for name in names)
+    ]
 
 
 def _tree(loaded: Loaded, name: str) -> object:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
-from mementum.assemble import NO_DATA, OWN_LOOP, held, is_text, number, step_number
+from mementum.assemble import NO_DATA, OWN_LOOP, held, is_text, number, require_count, step_number
 from mementum.background import Background
 from mementum.clock import Clock, timestamp
 from mementum.decide.policy import Policy, save_of
@@ -113,8 +113,9 @@ class Run:
         """
         if (total is None) == (epochs is None):
             raise UsageError("give run.steps either total (steps in all) or epochs")
-        if accumulate < 1:
-            raise UsageError(f"accumulate must be 1 or more, got {accumulate}")
+        require_count("total", total, least=0)
+        require_count("epochs", epochs, least=0)
+        require_count("accumulate", accumulate)
         self._stepped = True
         kept = tuple(reason for reason in self.exactness.reasons if reason != OWN_LOOP)
         self.exactness = replace(self.exactness, reasons=kept)

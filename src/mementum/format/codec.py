@@ -125,6 +125,8 @@ def for_width(spec: str, width: int) -> str:
 
 def check(spec: str) -> str:
     """`spec` itself if it can be used; warns, with a cost measured here, where a level is needlessly high."""
+    if not isinstance(spec, str):
+        raise UsageError(f"a codec is a text such as planes+zstd:1, got {spec!r}")
     parse(for_width(spec, 4))
     for word in spec.split("+"):
         name, _, parameter = word.partition(":")

@@ -27,8 +27,12 @@ class Fit:
 
     def renamed(self, name: str) -> str:
         """The live name of a stored one. Components go first, then the longest rule that applies to the name."""
+        return self._ruled(self.renamed_component(name))
+
+    def renamed_component(self, name: str) -> str:
+        """The name with its component as it is called now."""
         component, dot, rest = name.partition(".")
-        return self._ruled(f"{self.rename[component]}.{rest}" if component in self.rename and dot else name)
+        return f"{self.rename[component]}.{rest}" if component in self.rename and dot else name
 
     def _ruled(self, name: str) -> str:
         for old in sorted(self.rename, key=len, reverse=True):
@@ -42,7 +46,10 @@ class Fit:
         """The live key, within its component (by its live name), of a stored key."""
         name = self._ruled(f"{component}.{key}")
         if not name.startswith(f"{component}."):
-            raise UsageError(f"rename: {component}.{key} to {name} would leave its component {component}")
+            raise UsageError(
+                f"rename: {component}.{key} to {name} would leave its component {component}",
+                next_command=f'rename a whole component by its name alone: {{"{component}": "…"}}',
+            )
         return name.removeprefix(f"{component}.")
 
 
