@@ -129,11 +129,12 @@ def test_late_metrics_stand_beside_the_checkpoint(tmp_path: Path) -> None:
         run.metrics(1, accuracy=torch.tensor(0.25), best=np.float32(0.5), note="late")
         run.metrics(1, accuracy=0.5)
         run.metrics(77, accuracy=0.1)  # a step that no checkpoint has
-        with pytest.raises(mementum.errors.UsageError, match="a metric must be a number"):
-            run.metrics(1, accuracy=[1])
+        run.metrics(1, accuracy=[1], left="out")  # what is no number is left out and told, as in record
+        with pytest.raises(mementum.errors.UsageError, match="a step is a whole number"):
+            run.metrics("one", accuracy=1.0)  # type: ignore[arg-type]
     with mementum.open_run(tmp_path, task="t", state={"s": {}}) as run:
         metrics = {entry.manifest.step: dict(entry.metrics) for entry in run._opened.catalog.entries(run._opened.home)}
-    assert metrics == {1: {"loss": 2.0, "accuracy": 0.5, "best": 0.5, "note": "late"}, 2: {"loss": 1.0}}
+    assert metrics == {1: {"loss": 2.0, "accuracy": 0.5, "best": 0.5, "note": "late", "left": "out"}, 2: {"loss": 1.0}}
 
 
 def test_what_cannot_be_removed_does_not_stop_saving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

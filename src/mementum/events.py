@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 from collections.abc import Callable
 from typing import Literal
 
@@ -106,10 +107,10 @@ class Emitter:
         for listener in tuple(self._listeners):
             try:
                 listener(event)
-            except (
-                Exception,
-                SystemExit,
-            ):  # a listener is the user's code at our thread's border: it must not stop a save
+            # A listener is the user's code at our thread's border: it must not stop a save.
+            except (Exception, SystemExit) as error:
+                if isinstance(error, SystemExit) and threading.current_thread() is threading.main_thread():
+                    raise  # the program itself wants to end
                 with contextlib.suppress(ValueError):  # it raised on another thread too, or inside of itself
                     self._listeners.remove(listener)
                 logger.exception("a listener raised on %r and is not called again", event)

@@ -18,7 +18,7 @@ from mementum.execute import origin
 from mementum.format import codec as codecs
 from mementum.format.manifest import ZEROS, digest
 
-ROUNDS = 80  # of garbage; each asks for all that doctor can say
+ROUNDS = 30  # of garbage; each asks for all that doctor can say
 
 
 def of_kind(findings: list[dict[str, Any]], kind: str) -> dict[str, Any]:
