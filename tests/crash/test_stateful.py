@@ -16,7 +16,7 @@ from mementum.errors import StoreError
 from mementum.testing.faults import FailingDisk
 from mementum.testing.simdisk import PowerCut, SimDisk
 
-EXAMPLES, STEPS = 100, 15
+EXAMPLES, STEPS = 40, 15
 SOAK = 50  # times as many
 SAVE, REMOVAL, APPEND = 30, 14, 6  # operations of each and a few more: faults come in time, and sometimes too late
 STEPS_OF_SAVES = st.sampled_from((10, 20, 30))  # few, so that one step is often saved again
