@@ -214,7 +214,7 @@ def test_state_that_was_refused_can_be_given_in_another_form(tmp_path: Path) -> 
     [
         ({"policy": 3}, "a policy has a method decide"),
         ({"every_steps": 2.5}, "every_steps must be"),
-        ({"every_steps": True}, "every_steps must be"),
+        ({"every_steps": True}, "every_steps must be a whole"),
         ({"every_s": "x"}, "every_s must be"),
         ({"keep_last": "a"}, "keep_last must be"),
         ({"codec": None}, "a codec is a text"),

@@ -116,8 +116,12 @@ def policy_of(policy: Policy | None, every_steps: int | None, every_s: float | N
 
 def require_count(name: str, count: Any, *, least: int = 1) -> None:
     """UsageError unless it is None or a whole number from `least`."""
-    if count is not None and (isinstance(count, bool) or not isinstance(count, Integral) or int(count) < least):
-        raise UsageError(f"{name} must be {least} or more, a whole number, got {count!r}")
+    if count is None:
+        return
+    if isinstance(count, bool) or not isinstance(count, Integral):
+        raise UsageError(f"{name} must be a whole number, got {count!r}")
+    if int(count) < least:
+        raise UsageError(f"{name} must be {least} or more, got {count}")
 
 
 def retention_of(keep_last: int | None, keep_every_steps: int | None) -> Retention:

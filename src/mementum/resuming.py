@@ -197,6 +197,8 @@ def _unused(loaded: Loaded, fit: Fit) -> list[str]:
     held: Mapping[str, Any] = loaded.context["components"]
     states = {name: held[name]["state"] for name in held if held[name]["kind"] == "module"}
     names = [f"{component}.{key}" for component, tree in states.items() for key in tree["state"]]
+    optimizers = [held[name]["state"] for name in held if held[name]["kind"] == "optimizer"]
+    names += [name for tree in optimizers for group in tree["groups"] for name in group["params"]]
     return [
         rule
         for rule in fit.rename

@@ -184,6 +184,7 @@ def test_a_trainer_that_ends_before_its_kill_is_told(tmp_path: Path, monkeypatch
         kills.end_by(kill, trainer, tmp_path / "root", progress=lambda step: None)
 
 
+@pytest.mark.soak  # three processes that import torch and transformers; `make demo` is the same, larger
 def test_a_small_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
     with pytest.raises(SystemExit) as ended:
