@@ -15,7 +15,7 @@ def marked(name: str) -> object:
     return pytest.param(name, marks=pytest.mark.soak) if covered and name.count(":") > 1 else name
 
 
-@pytest.mark.parametrize("name", map(marked, CHECKS))
+@pytest.mark.parametrize("name", [marked(name) for name in CHECKS])
 def test_every_promise_holds(name: str, record_property: pytest.RecordProperty) -> None:
     tried = CHECKS[name]()
     record_property("tried", tried)
