@@ -161,6 +161,26 @@ def test_signal_handlers_are_the_programs_own(tmp_path: Path) -> None:
         signal.signal(signal.SIGTERM, kept)
 
 
+def test_a32_a_sigterm_reaches_the_programs_handler_and_a_save_completes(tmp_path: Path) -> None:
+    """mementum sets no handler so far: the program's own is called, and what it asks for is durable at the end."""
+    called: list[int] = []
+    kept = signal.signal(signal.SIGTERM, lambda number, frame: called.append(number))
+    try:
+        with mementum.open_run(tmp_path, task=TASK, every_steps=1000, **things(1)) as run:
+            for step, _ in run.steps([0] * 10, total=10):
+                if step == 4:
+                    os.kill(os.getpid(), signal.SIGTERM)
+                run.record()
+                if called:
+                    run.save("SIGTERM")
+                    break
+        assert called == [signal.SIGTERM]
+    finally:
+        signal.signal(signal.SIGTERM, kept)
+    with mementum.open_run(tmp_path, task=TASK, resume="must", **things(2)) as run:
+        assert (run.step, run.resumed and run.resumed.reason) == (4, "SIGTERM")
+
+
 # Clocks.
 
 

@@ -15,7 +15,7 @@ from starts import Fresh
 KILLS = 5
 
 
-def test_five_kills_change_nothing(tmp_path: Path, rng: random.Random) -> None:
+def test_a19_five_kills_change_nothing(tmp_path: Path, rng: random.Random) -> None:
     tally = Tally()
     targets: list[Phase] = [phase for phase in PHASES if phase != "resume"]
     rng.shuffle(targets)
