@@ -146,10 +146,10 @@ class OverlappedCapture:
                     later.append(placement)
                 else:
                     copy(placement)
-        except BaseException:
+            copying = self._copying = Copying(later, verify=self._verify, clock=self._clock)
+        except BaseException:  # also where no thread can be started
             planned.captured.release()
             raise
-        copying = self._copying = Copying(later, verify=self._verify, clock=self._clock)
         return replace(planned.captured, outcome=copying.outcome, waited_s=copying.waited_s)
 
     def close(self) -> None:
