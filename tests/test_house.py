@@ -21,11 +21,13 @@ FLOORS = (  # a file imports its own room and lower floors, nothing else
     {"events", "config", "perceive", "decide", "format", "storage"},
     {"live"},
     {"execute", "catalog", "recover"},
-    {"saving", "resuming", "pruning", "release"},
+    {"saving", "resuming", "pruning", "settling", "release"},
     {"assemble"},
     {"opening"},
-    {"background"},
+    {"background", "ram"},
+    {"taking", "planning"},
     {"run"},
+    {"returning"},
     {"doors", "functional", "metrics", "supervise", "web", "simulate"},
     {"exchange"},
     {"cli", "integrations"},
@@ -46,8 +48,12 @@ TORCH = (
     "live/",  # the objects that training holds
     "format/typed_json.py",  # torch.Size, dtype and device are part of the state
     "format/typed_tensors.py",  # small tensors inside the state
-    "execute/capture.py",  # copies live tensors
-    "execute/overlap.py",  # and holds an optimizer's step back until it has
+    "execute/structure.py",  # which live tensors go where
+    "execute/capture.py",  # copies them
+    "execute/overlap.py",  # holds an optimizer's step back until it has
+    "execute/witness.py",  # and looks at them before and after
+    "execute/device.py",  # copies from a GPU
+    "execute/gathered.py",  # reads them when they are written
     "recover/load.py",  # puts them back
     "assemble.py",  # tells models from other arguments
     "exchange/",  # torch's own formats, and those that are made of its tensors
@@ -57,17 +63,24 @@ NUMPY_AT_TOP = (
     "live/",
     "execute/",
     "recover/",
+    "ram.py",  # loads snapshots
     "format/planes.py",  # splits bytes of floats; it is imported by name, late
     "exchange/",  # stands on torch, which imports numpy
     "testing/",
 )
 SQLALCHEMY = ("catalog/sql.py",)  # the command line starts without it
-DISK = ("storage/disk.py",)  # the one door to the file system: that makes simulation possible
+DISK = (  # the one door to the file system: that makes simulation possible
+    "storage/disk.py",
+    "storage/direct.py",
+    "execute/shared_file.py",  # slots in shared memory: locked and mapped, never durable
+)
 CLOCK = ("clock.py",)  # the one source of time, for the same reason
 BROAD_EXCEPT = (
     "events.py",  # a listener is the user's code
     "execute/worker.py",  # a thread's end
     "execute/overlap.py",  # a thread's end
+    "execute/beside.py",  # a thread's end
+    "execute/settler.py",  # a thread's end
     "run.py",  # the border that keeps our faults out of training
     "functional.py",  # a thread's end
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch
 import mementum
 from mementum.catalog.sql import open_sqlite
 from mementum.errors import NothingToResume, StoreError, UsageError
-from mementum.events import Committed, Event, PassedOver, PhaseBegan, PhaseEnded, Removed, Swept
+from mementum.events import Committed, Event, Failed, PassedOver, PhaseBegan, PhaseEnded, Removed, Swept
 from mementum.format import manifest as manifests
 from mementum.pruning import prune, sweep
 from mementum.records import Entry, Granularity, Health, Manifest, StoredFile, Verdict
@@ -271,11 +272,11 @@ def test_the_catalog_forgets_before_the_store_does() -> None:
 
 def test_a_sweep_takes_leftovers_and_says_which() -> None:
     store, _, _ = filled(1)
-    store.put("step_0000000002/a.blocks", [b"x"])
+    store.put("step_0000000002/optimizer.blocks", [b"x"])
     store.put("step_0000000002/notes.txt", [b"x"])
     events: list[Event] = []
-    assert sweep(store, emit=events.append) == ("step_0000000002/a.blocks",)
-    assert Swept(keys=("step_0000000002/a.blocks",)) in events
+    assert sweep(store, emit=events.append) == ("step_0000000002/optimizer.blocks",)
+    assert Swept(keys=("step_0000000002/optimizer.blocks",)) in events
     assert [stat.key for stat in store.list()] == [
         "step_0000000001/a.blocks",
         "step_0000000001/meta.json",
@@ -284,6 +285,48 @@ def test_a_sweep_takes_leftovers_and_says_which() -> None:
     events.clear()
     assert sweep(store, emit=events.append) == ()
     assert events == [PhaseBegan(phase="sweep"), PhaseEnded(phase="sweep")]
+
+
+def test_another_checkpoint_in_the_folder_stays_and_is_told() -> None:
+    """A later attempt has gone back, and saved where this one wants to remove."""
+    store, catalog, entries = filled(1, 2, 3)
+    store.delete("step_0000000001/meta.json")
+    store.put("step_0000000001/meta.json", [manifests.render(replace(manifest(1), id="cother"))])
+    events: list[Event] = []
+    given: dict[str, Any] = {"home": HOME, "store": store, "catalog": catalog, "emit": events.append}
+    prune(verdicts(c3=True, c2=False, c1=False), entries, **given)
+    assert [stat.key for stat in store.list("step_0000000001")] == [
+        "step_0000000001/a.blocks",
+        "step_0000000001/meta.json",
+    ]
+    assert [event.id for event in events if isinstance(event, Removed)] == ["c2"]
+    (failed,) = [event for event in events if isinstance(event, Failed)]
+    assert (failed.what, failed.kept) == ("removing c1", "all that lies in its folder")
+    assert failed.error == "step_0000000001/meta.json is not the manifest of c1"
+    assert [entry.manifest.id for entry in catalog.entries(HOME)] == ["c1", "c3"]  # a refresh will tell
+
+
+def test_a_sweep_takes_what_a_settling_left() -> None:
+    store, _, _ = filled(1)
+    store.put("step_0000000001/optimizer-2.blocks", [b"x"])
+    store.put("step_0000000001/optimizer.blocks", [b"x"])
+    events: list[Event] = []
+    assert sweep(store, emit=events.append) == (
+        "step_0000000001/optimizer-2.blocks",
+        "step_0000000001/optimizer.blocks",
+    )
+    assert [stat.key for stat in store.list()] == ["step_0000000001/a.blocks", "step_0000000001/meta.json"]
+
+
+def test_a_file_of_the_users_outlives_the_checkpoint_it_lies_beside(tmp_path: Path) -> None:
+    train(tmp_path, (8,))
+    mine = folders(tmp_path)[0] / "x.safetensors"
+    mine.write_bytes(b"mine")
+    train(tmp_path, (9,), keep_last=1)
+    train(tmp_path, (10,), keep_last=1)
+    assert saved(tmp_path) == [10]
+    assert [path.name for path in mine.parent.iterdir()] == ["x.safetensors"]
+    assert mine.read_bytes() == b"mine"
 
 
 def test_a_checkpoint_is_told_when_it_is_durable(tmp_path: Path) -> None:

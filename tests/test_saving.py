@@ -144,13 +144,15 @@ def test_facts_that_cannot_be_written_do_not_cost_a_save(tmp_path: Path, disk: F
     with train(tmp_path, told, model, 3) as run:
         disk.full = "/journal/"
         run.record()
+        run.wait()
         run.metrics(1, accuracy=0.5)
+        run.record()
         run.wait()
         disk.full = ""
         run.metrics(1, accuracy=0.75)
         run.record()
     assert {event.what for event in told.of(Failed)} == {"a fact (cost)", "a fact (metrics)"}
-    assert [event.step for event in told.of(Committed)] == [1, 2]
+    assert [event.step for event in told.of(Committed)] == [1, 2, 3]
     with train(tmp_path, told, model, 3) as run:
         entries = {entry.manifest.step: entry for entry in run._opened.catalog.entries(run._opened.home)}
         assert entries[1].metrics == {"accuracy": 0.75}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,15 +14,19 @@ from mementum.catalog.rebuild import refresh
 from mementum.clock import Clock, timestamp
 from mementum.decide.retain import Retention, retain
 from mementum.errors import MementumError, StoreError, Superseded
-from mementum.events import Committed, Emit, Failed, SaveSkipped
+from mementum.events import Committed, Cost, Emit, Failed, SaveSkipped
 from mementum.execute.attempts import key_of
 from mementum.execute.claim import let_go, require_newest
+from mementum.execute.ledger import Ledger
+from mementum.execute.settler import SettleJob, Settler
 from mementum.execute.snapshot import Snapshot
+from mementum.execute.stills import Stills, Unsteady
 from mementum.execute.worker import SaveJob, Worker
 from mementum.opening import Opened
 from mementum.pruning import prune, sweep
 from mementum.records import Fact, Health, Manifest, StoredFile, record
-from mementum.saving import save_checkpoint
+from mementum.saving import Describe, save_checkpoint
+from mementum.settling import settle
 
 # After a takeover from an attempt that may live, its leftovers stay for so long: within it an attempt that lives comes
 # to a commit, sees that it was superseded and stops. One that stands still for longer loses a save that nobody needs.
@@ -30,6 +34,7 @@ SWEEP_AFTER_S = 600.0
 # What such an attempt still commits before it sees us continues its own numbers, and must sort before all of ours: the
 # one manifest between its look and its put, those of a list that was stale, and numbers that failed puts used up.
 SEQ_LEAP = 1000
+SETTLE_WAIT_S = 60.0  # for a compression that is at a block; after it, the block is the disk's to answer for
 
 
 @record
@@ -49,6 +54,7 @@ class Background:
         *,
         opened: Opened,
         retention: Retention,
+        settle_with: str | None = None,
         lasting: Lasting,
         seq: int,
         parent: str | None,
@@ -57,9 +63,16 @@ class Background:
         emit: Emit,
     ) -> None:
         self.saved_step = saved_step  # the step of the newest durable checkpoint
+        self.parent = parent  # the id of that checkpoint, or of the one that the run came back from
+        self.given_seq = seq if opened.attempt.sure else seq + SEQ_LEAP  # the newest number that a snapshot has
+        self.saved_seq = seq  # that of the newest durable checkpoint
+        self.at_end: list[Callable[[], None]] = []  # what is to be given back when no save is in flight any more
+        self.ending = False
+        self.ledger = Ledger(self._tell_cost)
+        self.stills = Stills()
         self._opened, self._retention, self._lasting = opened, retention, lasting
-        self._seq, self._parent = seq if opened.attempt.sure else seq + SEQ_LEAP, parent
         self._clock, self._emit = clock, emit
+        self._codec, self._settler = settle_with, Settler(emit=emit)
         self._torn = False
         self._vanished = False
         self._superseded: Superseded | None = None
@@ -71,20 +84,26 @@ class Background:
     def saves_in_flight(self) -> int:
         return self._worker.saves_in_flight
 
+    def next_seq(self) -> int:
+        """The sequence number of the next snapshot. Those of saves that come to nothing are used up."""
+        self.given_seq += 1
+        return self.given_seq
+
     def take_failure(self) -> Exception | None:
         """The newest failure that nobody has taken yet."""
         failure, self._worker.failure = self._worker.failure, None
         return failure
 
-    def submit(self, snapshot: Snapshot) -> None:
-        """Queue a snapshot; it takes the place of one that still waits. Once superseded, it is let go of."""
+    def submit(self, snapshot: Snapshot, *, describe: Describe | None = None) -> None:
+        """Queue a snapshot; it takes the place of one that still waits. Once superseded, it is let go of. `describe`
+        makes the manifest of one that another attempt has taken."""
         if self._superseded is not None:
             self._skip(snapshot, self._superseded)
             return
         self._worker.submit(
             SaveJob(
                 what=f"the save of step {snapshot.step}",
-                work=partial(self._save, snapshot),
+                work=partial(self._save, snapshot, describe or self._describe),
                 cancel=partial(self._cancelled, snapshot),
             )
         )
@@ -93,10 +112,12 @@ class Background:
         """Give up the snapshot that waits, so that its memory is free; False if none waits."""
         return self._worker.cancel_waiting()
 
-    def tell(self, kind: str, *, step: int | None = None, values: Mapping[str, Any]) -> None:
+    def tell(
+        self, kind: str, *, step: int | None = None, checkpoint: str | None = None, values: Mapping[str, Any]
+    ) -> None:
         """Queue a fact for the journal."""
         plain = {name: number(value) for name, value in values.items()}
-        if not self._worker.submit_fact(partial(self._append, kind, None, step, plain)):
+        if not self._worker.submit_fact(partial(self._append, kind, checkpoint, step, plain)):
             self._emit(Failed(what=f"a fact ({kind})", error="the queue is full: the disk is behind", kept="the saves"))
 
     def tidy(self) -> None:
@@ -107,14 +128,36 @@ class Background:
         return self._worker.drain(timeout_s)
 
     def close(self, timeout_s: float) -> bool:
-        return self._worker.close(timeout_s)
+        ended = self._worker.close(timeout_s)
+        self._settler.stop(SETTLE_WAIT_S)  # what is not compressed by now stays as it landed until the next start
+        self.ending = True
+        for give_back in self.at_end:
+            give_back()
+        return ended
+
+    def _tell_cost(self, cost: Cost) -> None:
+        self._emit(cost)
+        values = {
+            "blocked_s": cost.blocked_s,
+            "lost_s": cost.lost_s,
+            "snapshot_s": cost.snapshot_s,
+            "durable_s": cost.durable_s,
+            "bytes": cost.written,
+        }
+        known = {name: value for name, value in values.items() if value is not None}
+        self.tell("cost", checkpoint=cost.id, step=cost.step, values=known)
+
+    def _let_go(self, snapshot: Snapshot) -> None:
+        """Nothing came of it."""
+        snapshot.release()
+        self.ledger.ended(snapshot.id, self._clock.monotonic(), None)
 
     def _cancelled(self, snapshot: Snapshot) -> None:
-        snapshot.release()
+        self._let_go(snapshot)
         self._emit(SaveSkipped(step=snapshot.step, reason="a newer save took its place while the disk was behind"))
 
     def _skip(self, snapshot: Snapshot, superseded: Superseded) -> None:
-        snapshot.release()
+        self._let_go(snapshot)
         if not self._skip_told:
             self._skip_told = True
             reason = f"attempt {superseded.by} has the task; this process saves nothing more"
@@ -127,16 +170,17 @@ class Background:
     def _step_back(self, superseded: Superseded) -> None:
         """Save and remove nothing from now on, and let go of the task. The journal is ours alone, and is written on."""
         self._superseded = superseded
+        self._settler.stop(SETTLE_WAIT_S)
         self._append("superseded", None, None, {"by": superseded.by, "host": superseded.host})
         let_go(self._opened.attempt)
 
-    def _save(self, snapshot: Snapshot) -> None:
+    def _save(self, snapshot: Snapshot, describe: Describe) -> None:
         if self._superseded is not None:
             self._skip(snapshot, self._superseded)
             return
-        began_s = self._clock.monotonic()
         opened = self._opened
         self._look_for_home()
+        manifest: Manifest | None = None
         try:
             torn = snapshot.outcome()
             if torn is not None:
@@ -147,30 +191,72 @@ class Background:
                 home=opened.home,
                 store=opened.store,
                 catalog=opened.catalog,
-                describe=self._describe,
+                describe=describe,
                 emit=self._emit,
                 require_newest=self._require_newest,
+                stills=self.stills,
             )
         except Superseded as superseded:
             self._step_back(superseded)
             raise
+        except Unsteady as changed:
+            self._emit(SaveSkipped(step=snapshot.step, reason=changed.message))
+            return
         finally:
-            snapshot.release()
-        self._parent, self.saved_step = manifest.id, manifest.step
-        durable_s = self._clock.monotonic() - began_s
+            if manifest is None:
+                self._let_go(snapshot)
+        self._committed(snapshot, manifest)
+
+    def _committed(self, snapshot: Snapshot, manifest: Manifest) -> None:
+        now_s = self._clock.monotonic()
+        self.parent, self.saved_step, self.saved_seq = manifest.id, manifest.step, manifest.seq
+        snapshot.release()
+        cost = Cost(
+            id=manifest.id,
+            step=manifest.step,
+            blocked_s=snapshot.stood_still_s,
+            lost_s=None,
+            snapshot_s=snapshot.snapshot_s,
+            durable_s=now_s - snapshot.began_s,
+            written=manifest.size - self.stills.linked,
+        )
         self._emit(
             Committed(
                 id=manifest.id,
                 step=manifest.step,
                 size=manifest.size,
                 reason=manifest.reason,
-                blocked_s=snapshot.stood_still_s,
-                durable_s=durable_s,
+                blocked_s=cost.blocked_s,
+                durable_s=cost.durable_s,
             )
         )
-        costs = {"blocked_s": snapshot.stood_still_s, "durable_s": durable_s, "bytes": manifest.size}
-        self._append("cost", manifest.id, manifest.step, costs)
+        self.ledger.ended(manifest.id, now_s, cost)
         self._tidy()
+        self.settle_newest()
+
+    def settle_newest(self) -> None:
+        """Have the newest checkpoint compressed when the processor has nothing else to do; that costs nothing where it
+        was done already."""
+        opened, codec = self._opened, self._codec
+        if codec is None or self._superseded is not None:
+            return
+        entries = opened.catalog.entries(opened.home)
+        if not entries:
+            return
+        work = partial(
+            settle,
+            entries[-1],
+            home=opened.home,
+            store=opened.store,
+            catalog=opened.catalog,
+            codec=codec,
+            emit=self._emit,
+            require_newest=self._require_newest,
+            clock=self._clock,
+            turn=self._settler.turn,
+        )
+        what = f"compressing {entries[-1].manifest.id}"
+        self._settler.offer(SettleJob(what=what, work=lambda pause: work(pause=pause)))
 
     def _look_for_home(self) -> None:
         """Tell once that the task's folder was taken away under the run. Saving goes on in one that is made anew: it is
@@ -189,8 +275,9 @@ class Background:
             return
         try:
             self._require_newest()
-            self._prune()
-            self._sweep_when_due()
+            with self._settler.turn:
+                self._prune()
+                self._sweep_when_due()
         except Superseded as superseded:
             self._step_back(superseded)
             self._worker.failure = superseded
@@ -202,7 +289,8 @@ class Background:
     def _relist(self) -> None:
         """Enter again what a removal has taken out of the catalog and could not take off the disk."""
         try:
-            refresh(self._opened.catalog, self._opened.home, self._opened.store)
+            with self._settler.turn:
+                refresh(self._opened.catalog, self._opened.home, self._opened.store)
         except MementumError as error:
             self._emit(Failed(what="reading the checkpoints anew", error=error.message, kept="all checkpoints"))
 
@@ -222,13 +310,12 @@ class Background:
             self._sweep_at_s = None
 
     def _describe(self, snapshot: Snapshot, files: Sequence[StoredFile]) -> Manifest:
-        self._seq += 1
         return Manifest(
             id=snapshot.id,
-            seq=self._seq,
+            seq=snapshot.seq,
             task=self._opened.task,
             attempt=self._opened.attempt.number,
-            parent=self._parent,
+            parent=self.parent,
             step=snapshot.step,
             epoch=snapshot.epoch,
             time=snapshot.time,

@@ -45,6 +45,33 @@ class Committed:
 
 
 @record
+class Settled:
+    """A checkpoint that landed raw was compressed; sizes are bytes of all its files."""
+
+    id: str
+    step: int
+    size_before: int
+    size: int
+    duration_s: float
+
+
+@record
+class Cost:
+    """What a save has cost, known once the training has gone on for a step. `blocked_s`: the loop stood still.
+    `lost_s`: in all, slower steps included; None where there were too few steps to compare with. `snapshot_s` is from
+    its beginning until the copy was whole, `durable_s` until the checkpoint was. `written`: bytes; what was durable
+    already is not written again."""
+
+    id: str
+    step: int
+    blocked_s: float
+    lost_s: float | None
+    snapshot_s: float
+    durable_s: float
+    written: int
+
+
+@record
 class Removed:
     """A checkpoint was taken away by retention."""
 
@@ -92,7 +119,9 @@ class Note:
     text: str
 
 
-Event = PhaseBegan | PhaseEnded | Committed | Removed | Swept | SaveSkipped | Failed | PassedOver | Note
+Event = (
+    PhaseBegan | PhaseEnded | Committed | Cost | Settled | Removed | Swept | SaveSkipped | Failed | PassedOver | Note
+)
 Emit = Callable[[Event], None]
 
 
@@ -128,6 +157,8 @@ def _log(event: Event) -> None:
             logger.warning("%s", event.text)
         case Committed():
             logger.info("step %d saved as %s (%s)", event.step, event.id, event.reason)
+        case Settled():
+            logger.info("checkpoint %s settled: %d bytes became %d", event.id, event.size_before, event.size)
         case Removed():
             logger.info("checkpoint %s of step %d removed: %s", event.id, event.step, event.reason)
         case Swept():

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Mapping, MutableMapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 from weakref import WeakValueDictionary
@@ -155,12 +157,13 @@ def save_components(
     }
     snapshot = Snapshot(
         id=new_id(clock.now()),
+        seq=0,  # it is given its number when the folder is ours
         step=wanted.step,
         epoch=wanted.epoch,
         time=timestamp(clock.now()),
         save=Save(reason=wanted.reason, granularity=wanted.granularity),
         images=captured.images,
-        context=contexts.render(context),
+        context=partial(contexts.render, context),
         debug_info=(),
         metrics={},
         exactness=(),
@@ -195,7 +198,7 @@ def _write(root: Path, snapshot: Snapshot, wanted: Wanted, clock: Clock) -> None
             clock=clock,
             emit=emit,
         )
-        background.submit(snapshot)
+        background.submit(replace(snapshot, seq=background.next_seq()))
         late = not background.close(WAIT_S)
         failure = background.take_failure()
         if late or failure is not None:

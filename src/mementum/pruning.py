@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mementum.catalog.catalog import Catalog
-from mementum.events import Emit, PhaseBegan, PhaseEnded, Removed, Swept
-from mementum.execute.remove import clear, orphans, remove
+from mementum.events import Emit, Failed, PhaseBegan, PhaseEnded, Removed, Swept
+from mementum.execute.remove import clear, clear_outdated, orphans, outdated, refusal, remove
 from mementum.records import Entry, Verdict
 from mementum.storage.store import Home, Store
 
@@ -22,22 +22,30 @@ def prune(
         if verdict is None:
             continue
         emit(PhaseBegan(phase="remove", id=verdict.id))
-        catalog.forget(home, entry.folder)
-        remove(entry.manifest, store, entry.folder)
+        wrong = refusal(entry.manifest, store, entry.folder)
+        if wrong is None:
+            catalog.forget(home, entry.folder)
+            wrong = remove(entry.manifest, store, entry.folder)  # it looks again, right before it deletes
         emit(PhaseEnded(phase="remove", id=verdict.id))
+        if wrong is not None:
+            emit(Failed(what=f"removing {verdict.id}", error=wrong, kept="all that lies in its folder"))
+            continue
         emit(Removed(id=verdict.id, step=entry.manifest.step, reason=verdict.reason))
 
 
 def sweep(store: Home, *, emit: Emit) -> tuple[str, ...]:
-    """Remove what dead attempts left half done: unfinished puts, and parts that no manifest names.
+    """Remove what dead attempts left half done: unfinished puts, parts that no manifest names, and what a compression
+    that was cut short left beside the manifest that holds.
 
     Only the holder of the task may call it, and not while a save is in flight."""
     emit(PhaseBegan(phase="sweep"))
     unfinished = store.sweep()
     unnamed = orphans(store)
     clear(store, unnamed)
+    old = outdated(store)
+    clear_outdated(store, old)
     emit(PhaseEnded(phase="sweep"))
-    swept = (*unfinished, *unnamed)
+    swept = (*unfinished, *unnamed, *old)
     if swept:
         emit(Swept(keys=swept))
     return swept

@@ -128,7 +128,8 @@ class Index:
 
 @record
 class Manifest:
-    """A checkpoint exists if, and only if, its manifest does. Written last, removed first, never changed."""
+    """A checkpoint exists if, and only if, its manifest does. Written last, removed first, never changed: one that
+    names other files is the next generation, beside which the one before is removed."""
 
     id: str
     seq: int
@@ -151,6 +152,7 @@ class Manifest:
     code: Mapping[str, Any] = field(default_factory=dict)
     exactness: tuple[str, ...] = ()
     user: Mapping[str, Any] = field(default_factory=dict)
+    generation: int = 1
 
     @property
     def size(self) -> int:
@@ -222,13 +224,14 @@ class Exactness:
 
 @record
 class Resumed:
-    """From what a run came back, and how."""
+    """From what a run came back, and how. `tier`: `ram` if from a snapshot that outlived its process."""
 
     checkpoint: str
     step: int
     epoch: int
     reason: str
     rung: str = "exact"
+    tier: str = "ssd"
     passed_over: tuple[Damage, ...] = ()
     differs: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()

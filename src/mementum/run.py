@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
 from mementum.assemble import NO_DATA, OWN_LOOP, held, is_text, number, require_count, step_number
 from mementum.background import Background
-from mementum.clock import Clock, timestamp
+from mementum.clock import Clock
 from mementum.decide.policy import Policy, save_of
 from mementum.errors import SaveFailed, StateMismatch, UsageError
-from mementum.events import Emit, Failed, Note, PhaseBegan, PhaseEnded, SaveSkipped
-from mementum.execute.capture import Capture, Captured
-from mementum.execute.commit import new_id
-from mementum.execute.snapshot import Snapshot
-from mementum.format import context as contexts
+from mementum.events import Emit, Failed, Note, SaveSkipped
 from mementum.live import feeds, rng
-from mementum.live.component import Component
 from mementum.opening import Opened
 from mementum.records import Exactness, Resumed, Save, Situation, record
+from mementum.taking import Moment, Taker
 
 RECENT = 10  # steps whose metrics go into a manifest as `debug_info`
 CLOSE_WAIT_S = 600.0  # for the last save to become durable; a disk that needs longer is reported, not waited for
@@ -54,10 +50,9 @@ class Run:
         self,
         *,
         opened: Opened,
-        components: Sequence[Component],
         feed: feeds.Feed | None,
         exactness: Exactness,
-        capture: Capture,
+        taker: Taker,
         policy: Policy,
         background: Background,
         beginning: Beginning,
@@ -69,7 +64,7 @@ class Run:
         self._values: dict[str, Any] = dict(beginning.values)
         self.resumed = beginning.resumed
         self.exactness = exactness
-        self._opened, self._components, self._capture, self._policy = opened, components, capture, policy
+        self._opened, self._taker, self._policy = opened, taker, policy
         self._feed, self._background, self._clock, self._emit = feed, background, clock, emit
         self._raise_failures, self._partial = raise_failures, beginning.partial
         self._rng, self._feed_tree, self._iterating = beginning.rng, beginning.feed, beginning.iterating
@@ -202,6 +197,7 @@ class Run:
         `steps` every call counts as one step, or says its number by `step`, and saves at once.
         """
         self._require_open()
+        self._taker.ledger.stepped(self._clock.monotonic())
         failure = self._background.take_failure() if self._raise_failures else None
         if failure is not None:
             raise SaveFailed("a save in the background failed", kept="older checkpoints") from failure
@@ -211,9 +207,11 @@ class Run:
             if self._feed is not None and not self._stepped and OWN_LOOP not in self.exactness.reasons:
                 self.exactness = replace(self.exactness, reasons=(*self.exactness.reasons, OWN_LOOP))
                 self._emit(Note(text=f"a resume will be {self.exactness}"))
-        self._recorded_step = self.step
+        first, self._recorded_step = self._recorded_step is None, self.step
         self._recent.append({"step": self.step, **{name: held(value) for name, value in metrics.items()}})
         self._pending = self._decide() or self._pending
+        if first and self._pending is None:
+            self._warm_up()
         if not self._in_body:
             self._save_if_pending()
 
@@ -271,73 +269,34 @@ class Run:
 
     # Saving.
 
+    def _warm_up(self) -> None:
+        try:
+            self._taker.warm()
+        except Exception as error:  # the border: the first save will take longer, or say what is wrong
+            self._fault("making ready for the first save", error)
+
     def _save_if_pending(self) -> None:
         save, self._pending = self._pending, None
         if save is None:
             return
         try:
-            self._take(save)
+            self._since_step, self._since_s = self.step, self._clock.monotonic()
+            self._taker.take(save, self._moment, self.step)
         except Exception as error:  # the same border: a state that cannot be captured must not end the training
             self._fault(f"the capture of step {self.step}", error)
             if self._raise_failures:
                 raise SaveFailed(f"step {self.step} could not be captured", kept="older checkpoints") from error
 
-    def _take(self, save: Save) -> None:
-        began_s = self._clock.monotonic()
-        id = new_id(self._clock.now())
-        self._emit(PhaseBegan(phase="capture", id=id))
-        self._since_step, self._since_s = self.step, began_s
-        try:
-            snapshot = self._capture_now(id, save, began_s)
-        finally:
-            self._emit(PhaseEnded(phase="capture", id=id, duration_s=self._clock.monotonic() - began_s))
-        if snapshot is None:
-            self._emit(SaveSkipped(step=self.step, reason="no memory is free: the disk is behind"))
-        else:
-            self._background.submit(snapshot)
-
-    def _capture_now(self, id: str, save: Save, began_s: float) -> Snapshot | None:
-        captured = self._capture.take(self._components)
-        if captured is None:
-            self._background.cancel_waiting()
-            captured = self._capture.take(self._components)
-        if captured is None:
-            return None
-        try:
-            return self._snapshot(id, save, captured, began_s)
-        except BaseException:
-            captured.release()
-            raise
-
-    def _snapshot(self, id: str, save: Save, captured: Captured, began_s: float) -> Snapshot:
-        recent = tuple(self._plain(row) for row in self._recent)
-        newest = recent[-1] if recent and recent[-1]["step"] == self.step else {}
-        context = contexts.render(
-            {
-                "step": self.step,
-                "epoch": self.epoch,
-                "components": dict(captured.components),
-                "rng": rng.read() if self._rng is None else dict(self._rng),
-                "iterating": self._iterating,
-                "feed": feeds.tree_of(self._feed) if self._feed is not None else self._feed_tree,
-                "values": self.values,
-            }
-        )
-        return Snapshot(
-            id=id,
+    def _moment(self) -> Moment:
+        return Moment(
             step=self.step,
             epoch=self.epoch,
-            time=timestamp(self._clock.now()),
-            save=save,
-            images=captured.images,
-            context=context,
-            debug_info=recent,
-            metrics={name: value for name, value in newest.items() if name != "step"},
+            values=self.values,
+            rng=rng.read() if self._rng is None else dict(self._rng),
+            iterating=self._iterating,
+            feed=feeds.tree_of(self._feed) if self._feed is not None else self._feed_tree,
+            recent=tuple(self._plain(row) for row in self._recent),
             exactness=self.exactness.reasons,
-            blocked_s=self._clock.monotonic() - began_s,
-            release=captured.release,
-            outcome=captured.outcome,
-            waited_s=captured.waited_s,
         )
 
     def _plain(self, row: Mapping[str, Any]) -> dict[str, Any]:
@@ -369,12 +328,13 @@ class Run:
                 self._save_last()
                 self._background.tidy()
             self._background.drain(CLOSE_WAIT_S)
+            self._taker.ledger.close()
             self._background.tell("ended", step=self.step, values={"why": why})
             if not self._background.close(CLOSE_WAIT_S):
                 late = f"still writing after {CLOSE_WAIT_S:.0f} s"
                 self._emit(Failed(what="closing", error=late, kept="older checkpoints"))
         finally:
-            self._capture.close()
+            self._taker.close()
             self._opened.close()
         failure = self._background.take_failure() if self._raise_failures else None
         if failure is not None:

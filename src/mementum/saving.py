@@ -10,9 +10,10 @@ from mementum.events import Emit, Failed, PhaseBegan, PhaseEnded
 from mementum.execute.commit import commit
 from mementum.execute.remove import discard
 from mementum.execute.snapshot import Snapshot
+from mementum.execute.stills import Stills
 from mementum.execute.write import folder_for, write_parts
 from mementum.records import Manifest, StoredFile
-from mementum.storage.store import Store
+from mementum.storage.store import Home, Store
 
 Describe = Callable[[Snapshot, Sequence[StoredFile]], Manifest]
 Look = Callable[[], None]
@@ -26,11 +27,12 @@ def save_checkpoint(
     snapshot: Snapshot,
     *,
     home: str,
-    store: Store,
+    store: Home,
     catalog: Catalog,
     describe: Describe,
     emit: Emit,
     require_newest: Look = _sole_writer,
+    stills: Stills | None = None,
 ) -> Manifest:
     """Parts, then a look for a later attempt, then manifest, then catalog: whatever line we die on, what is listed is
     whole.
@@ -40,7 +42,7 @@ def save_checkpoint(
     folder = folder_for(store, snapshot.step)
     try:
         emit(PhaseBegan(phase="write", id=snapshot.id))
-        files = write_parts(snapshot, store, folder)
+        files = write_parts(snapshot, store, folder, stills=stills)
         emit(PhaseEnded(phase="write", id=snapshot.id))
         emit(PhaseBegan(phase="commit", id=snapshot.id))
         require_newest()
@@ -56,6 +58,8 @@ def save_checkpoint(
     ):  # the latter from a manifest that a user's policy has spoiled
         _discard(store, folder, require_newest)
         raise
+    if stills is not None:
+        stills.committed()
     try:
         catalog.add(home, manifest, folder)
     except StoreError as error:  # a cache: a rebuild will find the checkpoint

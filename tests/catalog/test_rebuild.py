@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from mementum.catalog import facts
-from mementum.catalog.rebuild import HEAD, refresh
+from mementum.catalog.rebuild import refresh
 from mementum.catalog.sql import SqlCatalog, open_sqlite
 from mementum.format import manifest as manifests
 from mementum.records import Damage, Fact, Granularity, Health, Manifest
@@ -129,7 +129,10 @@ def test_of_a_known_manifest_only_the_id_is_read_again(catalog: SqlCatalog) -> N
     commit(store, 2)
     store.reads.clear()
     refresh(catalog, HOME, store)
-    assert store.reads == [(f"{folder(1)}/meta.json", 0, HEAD), (f"{folder(2)}/meta.json", 0, None)]
+    assert store.reads == [
+        (f"{folder(1)}/meta.json", 0, manifests.HEAD),
+        (f"{folder(2)}/meta.json", 0, manifests.READ_MAX),
+    ]
 
 
 def test_another_checkpoint_in_a_known_folder_takes_the_old_ones_place(store: LocalStore, catalog: SqlCatalog) -> None:
@@ -150,6 +153,89 @@ def test_ids_that_begin_alike_are_told_apart(store: LocalStore, catalog: SqlCata
     for _ in range(2):
         refresh(catalog, HOME, store)
         assert ids(catalog) == [id]
+
+
+def test_the_highest_generation_takes_the_place_of_the_others(store: LocalStore, catalog: SqlCatalog) -> None:
+    commit(store, 1)
+    commit(store, 2)
+    refresh(catalog, HOME, store)
+    for generation in (2, 10):
+        key = f"{folder(1)}/meta-{generation}.json"
+        store.put(key, [manifests.render(manifest(1, generation=generation))])
+        assert refresh(catalog, HOME, store) == ()
+        assert [entry.manifest.generation for entry in catalog.entries(HOME)] == [generation, 1]
+    store.delete(f"{folder(1)}/meta.json")
+    store.delete(f"{folder(1)}/meta-10.json")  # by hand
+    assert refresh(catalog, HOME, store) == ()
+    assert [entry.manifest.generation for entry in catalog.entries(HOME)] == [2, 1]
+
+
+@pytest.mark.parametrize("name", ["meta-1.json", "meta-02.json", "meta-10000.json", "meta-2.json.bak", "meta-x.json"])
+def test_other_names_are_no_generations(store: LocalStore, catalog: SqlCatalog, name: str) -> None:
+    commit(store, 1)
+    store.put(f"{folder(1)}/{name}", [manifests.render(manifest(1, generation=2))])
+    assert refresh(catalog, HOME, store) == ()
+    assert [entry.manifest.generation for entry in catalog.entries(HOME)] == [1]
+
+
+def test_a_generation_under_the_name_of_another_is_damage(store: LocalStore, catalog: SqlCatalog) -> None:
+    store.put(f"{folder(1)}/meta-3.json", [manifests.render(manifest(1, generation=2))])
+    (damage,) = refresh(catalog, HOME, store)
+    assert damage.key == f"{folder(1)}/meta-3.json"
+    assert "is generation 2 of its manifest, under another one's name" in damage.what
+    assert ids(catalog) == []
+
+
+def test_a_file_that_is_too_large_for_a_manifest_is_not_read(
+    catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = ReadingStore()
+    commit(store, 1)
+    store.put(f"{folder(2)}/meta.json", [b" " * 5000])
+    monkeypatch.setattr(manifests, "SIZE_MAX", 4000)
+    monkeypatch.setattr(manifests, "READ_MAX", 4001)
+    (damage,) = refresh(catalog, HOME, store)
+    assert "has over 4000 bytes" in damage.what
+    assert store.reads[-1] == (f"{folder(2)}/meta.json", 0, 4001)
+    assert ids(catalog) == ["c1"]
+
+
+class BusyStore(LocalStore):
+    """A store in which somebody else is at work: before the first read of a manifest, `meanwhile` happens."""
+
+    def __init__(self) -> None:
+        super().__init__(SimDisk(), "root")
+        self.meanwhile = list[tuple[str, bytes | None]]()
+
+    def get(self, key: str, start: int = 0, size: int | None = None) -> memoryview:
+        while self.meanwhile:
+            other, data = self.meanwhile.pop(0)
+            self.delete(other) if data is None else self.put(other, [data])
+        return super().get(key, start, size)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_what_is_settled_or_removed_while_it_is_read_is_no_damage(catalog: SqlCatalog, known: bool) -> None:
+    store = BusyStore()
+    commit(store, 1)
+    commit(store, 2)
+    if known:
+        refresh(catalog, HOME, store)
+    second = manifests.render(manifest(1, generation=2))
+    store.meanwhile = [(f"{folder(1)}/meta-2.json", second), (f"{folder(1)}/meta.json", None)]
+    assert refresh(catalog, HOME, store) == ()
+    assert [(entry.manifest.id, entry.manifest.generation) for entry in catalog.entries(HOME)] == [("c1", 2), ("c2", 1)]
+    store.meanwhile = [(f"{folder(2)}/meta.json", None)]
+    assert refresh(catalog, HOME, store) == ()
+    assert ids(catalog) == ["c1"]
+
+
+@pytest.mark.parametrize("name", ["meta.json", "meta-2.json"])
+def test_a_manifest_that_became_a_folder_is_told(store: LocalStore, catalog: SqlCatalog, name: str) -> None:
+    store.put(f"{folder(1)}/index-00000-2.json", [b"x"])
+    store._disk.mkdir(f"root/{folder(1)}/{name}")
+    (damage,) = refresh(catalog, HOME, store)
+    assert damage == Damage(key=f"{folder(1)}/{name}", what="a link or a folder stands in its place")
 
 
 def test_a_journal_that_grew_is_read_again_and_one_that_did_not_is_not(catalog: SqlCatalog) -> None:

@@ -8,12 +8,14 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from typer.testing import CliRunner
 
 from mementum.cli.main import app
 
+CODEC = "planes+zstd:1"  # compressed as it lands, as the first release did: no second generation
 LOSSES = (0.9, 0.2, 0.5)  # at steps 2, 4 and 6: the second is the best
 
 
@@ -27,15 +29,18 @@ def train(root: Path, task: str, *, losses: tuple[float, ...] = LOSSES, reason: 
     every = 2 if reason is None else 1000
     model = torch.nn.Linear(30, 40)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    with mementum.open_run(
-        root,
-        task=task,
-        model=model,
-        optimizer=optimizer,
-        every_steps=every,
-        codec="planes+zstd:1",
-        user={"log": "here"},
-    ) as run:
+    with (
+        patch("mementum.doors.RAW", CODEC),
+        mementum.open_run(
+            root,
+            task=task,
+            model=model,
+            optimizer=optimizer,
+            every_steps=every,
+            codec=CODEC,
+            user={"log": "here"},
+        ) as run,
+    ):
         for step in range(1, 2 * len(losses) + 1):
             model(torch.ones(1, 30)).pow(2).mean().backward()
             optimizer.step()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from crash_saves import FOLDER, HOME, Process, number_of, snapshot_of
 
@@ -11,14 +11,16 @@ from mementum.catalog import facts
 from mementum.catalog.catalog import Catalog
 from mementum.catalog.rebuild import refresh
 from mementum.errors import MementumError
+from mementum.execute.snapshot import Snapshot
 from mementum.format import index
 from mementum.format import manifest as manifests
-from mementum.records import Block, Buffer, Damage, Entry
+from mementum.records import Block, Buffer, Damage, Entry, StoredTensor
 from mementum.recover.verify import read_blocks, read_manifest, verify
 from mementum.storage.disk import Disk
 from mementum.storage.local import LocalStore
 from mementum.storage.store import Store
 
+GENERATION = re.compile(r"meta-\d+\.json")
 TEMP = re.compile(r"\.[0-9a-f]{8}\.tmp")
 AFTERWARDS = 900  # the number and the step of the save that must succeed once the faults have stopped
 
@@ -38,7 +40,7 @@ def broken(disk: Disk, told: frozenset[str], *, catalog: Catalog, home: str = HO
     `home` in `catalog`, whatever it says before, is refreshed and must then say what the manifests say."""
     store = LocalStore(disk, FOLDER)
     entries: list[Entry] = []
-    for folder in sorted(folders_with_manifest(store)):
+    for folder in sorted(set(folders_with_manifest(store))):
         manifest = read_manifest(store, folder)
         if isinstance(manifest, Damage):
             return f"listed and damaged: {manifest.key}: {manifest.what}"
@@ -50,13 +52,14 @@ def broken(disk: Disk, told: frozenset[str], *, catalog: Catalog, home: str = HO
     in_catalog = [(entry.folder, entry.manifest) for entry in catalog.entries(home)]
     if in_catalog != [(entry.folder, entry.manifest) for entry in sorted(entries, key=lambda entry: entry.order)]:
         return "a catalog that was refreshed differs from the manifests"
-    return next(_lost(store, told, {number_of(entry.manifest.id) for entry in entries}), None)
+    listed = {number_of(entry.manifest.id): entry.manifest.generation for entry in entries}
+    return next(_lost(store, told, listed), None)
 
 
 def folders_with_manifest(store: Store) -> Iterator[str]:
     for stat in store.list("step_"):
         folder, _, name = stat.key.partition("/")
-        if name == manifests.NAME:
+        if name == manifests.NAME or GENERATION.fullmatch(name):
             yield folder
 
 
@@ -67,8 +70,10 @@ def damage_of(store: Store, entry: Entry) -> Iterator[str]:
         yield f"{damage.key}: {damage.what}"
         return
     snapshot = snapshot_of(number_of(manifest.id), step=manifest.step)
-    proof = index.parse(store.get(f"{entry.folder}/{index.name(0)}"))
-    if proof.tensors != tuple(tensor for image in snapshot.images for tensor in image.layout.tensors):
+    (name,) = (file.name for file in manifest.files if file.name.startswith("index-"))
+    proof = index.parse(store.get(f"{entry.folder}/{name}"))
+    places = [(tensor.component, tensor.name, tensor.offset, tensor.size) for tensor in proof.tensors]
+    if places != [(each.component, each.name, each.offset, each.size) for each in _tensors(snapshot)]:
         yield f"{entry.folder}: the index has other tensors"
     for image, file in zip(snapshot.images, proof.files, strict=True):
         pieces: list[bytes] = []
@@ -79,16 +84,26 @@ def damage_of(store: Store, entry: Entry) -> Iterator[str]:
         read_blocks(store, f"{entry.folder}/{file.name}", file, take)
         if b"".join(pieces) != image.raw:
             yield f"{entry.folder}/{file.name}: other bytes than were saved"
-    if bytes(store.get(f"{entry.folder}/context-00000.json")) != snapshot.context:
+    if bytes(store.get(f"{entry.folder}/context-00000.json")) != snapshot.context():
         yield f"{entry.folder}: another context"
 
 
-def _lost(store: Store, told: frozenset[str], listed: set[int]) -> Iterator[str]:
+def _tensors(snapshot: Snapshot) -> Iterator[StoredTensor]:
+    for image in snapshot.images:
+        yield from image.layout.tensors
+
+
+def _lost(store: Store, told: frozenset[str], generations: Mapping[int, int]) -> Iterator[str]:
+    """`generations` are those of the listed checkpoints."""
+    listed = generations.keys()
     saved = numbers(told, "saved")
     for number in sorted(saved - numbers(told, "removing") - listed):
         yield f"acknowledged and lost: checkpoint {number}"
     if saved and max(saved) not in listed:
         yield f"the newest checkpoint was removed: {max(saved)}"
+    settled = {entry_number for entry_number, generation in generations.items() if generation > 1}
+    for number in sorted((numbers(told, "settled") & listed) - settled):
+        yield f"settled and uncompressed again: checkpoint {number}"
     for number in sorted(numbers(told, "removed") & listed):
         yield f"removed and back again: checkpoint {number}"
     read = {fact.step for stat in store.list("journal/") for fact in facts.parse(store.get(stat.key))}
@@ -120,7 +135,8 @@ def leftovers(disk: Disk) -> list[str]:
         if name.startswith("step_"):
             manifest = read_manifest(LocalStore(disk, FOLDER), name.rstrip("/"))
             if not isinstance(manifest, Damage):
-                named |= {name, name + manifests.NAME, *(name + file.name for file in manifest.files)}
+                held = manifests.NAME if manifest.generation == 1 else f"meta-{manifest.generation}.json"
+                named |= {name, name + held, *(name + file.name for file in manifest.files)}
     found = names_under(disk, FOLDER)
     return [name for name in found if name.endswith(".tmp") or (name.startswith("step_") and name not in named)]
 

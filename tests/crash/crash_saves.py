@@ -1,7 +1,7 @@
 """A small task that saves without torch: the actor of the crash checks.
 
-What it was told is durable, it tells in words: `saved 3`, `removing 3`, `removed 3`, `fact 2`, `claimed 1`. The bytes
-of checkpoint 3 follow from its number, so that what lies on a disk can be compared bit for bit.
+What it was told is durable, it tells in words: `saved 3`, `settled 3`, `removing 3`, `removed 3`, `fact 2`,
+`claimed 1`. The bytes of checkpoint 3 follow from its number, so that what lies on a disk can be compared bit for bit.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from mementum.catalog.catalog import Catalog
 from mementum.catalog.rebuild import refresh
 from mementum.clock import ManualClock, timestamp
 from mementum.decide.retain import Retention, retain
-from mementum.events import Event, PhaseBegan, Removed
+from mementum.events import Event, PhaseBegan, Removed, Settled
 from mementum.execute.claim import claim
 from mementum.execute.plan import Facts, FileLayout, plan
 from mementum.execute.snapshot import Image, Snapshot
@@ -25,6 +25,7 @@ from mementum.format import context
 from mementum.pruning import prune, sweep
 from mementum.records import Fact, Granularity, Health, Manifest, Save, StoredFile
 from mementum.saving import save_checkpoint
+from mementum.settling import Unsettled, settle
 from mementum.storage.disk import Disk
 from mementum.storage.local import LocalStore
 
@@ -51,12 +52,13 @@ def snapshot_of(number: int, *, step: int) -> Snapshot:
     layouts = plan({"model": WEIGHTS}, {"optimizer": OPTIMIZER}, codec=CODECS[number % 2])
     return Snapshot(
         id=id_of(number),
+        seq=number,
         step=step,
         epoch=0,
         time=timestamp(NOW_S + number),
         save=Save(reason="every 10 steps"),
         images=tuple(Image(layout=layout, raw=memoryview(_raw(layout, number))) for layout in layouts),
-        context=context.render({"epoch": 0, "seed": random.Random(number).random(), "order": (3, 1, 2)}),
+        context=lambda: context.render({"epoch": 0, "seed": random.Random(number).random(), "order": (3, 1, 2)}),
         debug_info=(),
         metrics={"loss": 1.0 / number},
         exactness=(),
@@ -102,6 +104,21 @@ class Process:
         verdicts = retain(entries, Retention(last=last))
         prune(verdicts, entries, home=self.home, store=self.store, catalog=self.catalog, emit=self._hear)
 
+    def settle(self, number: int) -> Manifest | Unsettled:
+        """Compress a checkpoint that landed raw: one with an odd number."""
+        (entry,) = (entry for entry in self.catalog.entries(self.home) if number_of(entry.manifest.id) == number)
+        return settle(
+            entry,
+            home=self.home,
+            store=self.store,
+            catalog=self.catalog,
+            codec="planes+zstd:1",
+            emit=self._hear,
+            require_newest=lambda: None,
+            clock=ManualClock(NOW_S),
+            pause=lambda: None,
+        )
+
     def sweep(self) -> tuple[str, ...]:
         return sweep(self.store, emit=self._hear)
 
@@ -127,6 +144,8 @@ class Process:
         match event:
             case PhaseBegan(phase="remove", id=id):
                 self.told.add(f"removing {number_of(id)}")
+            case Settled(id=id):
+                self.told.add(f"settled {number_of(id)}")
             case Removed(id=id):
                 self.told.add(f"removed {number_of(id)}")
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from crash_saves import Process
 
 from mementum.errors import StoreError
+from mementum.records import Manifest
 
 Work = Callable[[Process], None]
 
@@ -78,6 +79,52 @@ def save_until_it_works(process: Process) -> None:
         process.save(4, step=30)
 
 
+def raw_and_another(process: Process) -> None:
+    process.save(1, step=10)
+    process.save(5, step=50)
+
+
+def settled_and_another(process: Process) -> None:
+    process.save(1, step=10)
+    process.settle(1)
+    process.save(5, step=50)
+
+
+def one_settled(process: Process) -> None:
+    process.save(1, step=10)
+    assert isinstance(process.settle(1), Manifest)
+
+
+def settle_it(process: Process) -> None:
+    process.settle(1)
+
+
+def drop_the_settled_one(process: Process) -> None:
+    process.keep(1)
+
+
+def settled_then_removed(process: Process) -> None:
+    settled_and_another(process)
+    keep_one(process)
+
+
+def sweep_and_keep_one(process: Process) -> None:
+    """What a start does after another has died, and its first retention."""
+    process.sweep()
+    keep_one(process)
+
+
+def sweep_and_settle_again(process: Process) -> None:
+    process.sweep()
+    settle_it(process)
+
+
+def settle_until_it_works(process: Process) -> None:
+    """A settling that meets an error, then another one, in the same process."""
+    process.settle(1)
+    process.settle(1)
+
+
 FROM_NOTHING: tuple[Work, ...] = (
     two_saves,
     one_step_twice,
@@ -86,17 +133,32 @@ FROM_NOTHING: tuple[Work, ...] = (
     a_sweep_of_leftovers,
     a_journal,
     claims,
+    one_settled,
+    settled_then_removed,
 )
 
 DEATHS: tuple[tuple[Work, Work, Work], ...] = (  # before, what is killed, what the next start does
     (nothing, one_save, sweep_and_save),
     (two_saves, keep_one, sweep_and_save),
+    (raw_and_another, settle_it, sweep_and_save),
+    (raw_and_another, settle_it, keep_one),
+    (raw_and_another, settle_it, sweep_and_keep_one),
+    (raw_and_another, settle_it, sweep_and_settle_again),
+    (settled_and_another, drop_the_settled_one, sweep_and_save),
 )
 
-AT_REST: tuple[Work, ...] = (one_save, two_saves_keep_one)  # nothing may be pending after them
+AT_REST: tuple[Work, ...] = (
+    one_save,
+    two_saves_keep_one,
+    one_settled,
+    settled_then_removed,
+)  # nothing may be pending after them
 
 ERRORS: tuple[tuple[Work, Work], ...] = (  # before, what meets an error of the disk
     (one_save, save_again),
     (one_save, save_until_it_works),
     (two_saves, keep_one),
+    (raw_and_another, settle_it),
+    (raw_and_another, settle_until_it_works),
+    (settled_and_another, drop_the_settled_one),
 )

@@ -18,6 +18,7 @@ from mementum.errors import KeyTaken, MementumError, StoreError
 from mementum.format import manifest as manifests
 from mementum.records import Damage
 from mementum.recover.verify import read_manifest, verify
+from mementum.settling import Unsettled
 from mementum.storage.local import LocalStore
 from mementum.storage.store import Buffer, Stat, Store
 from mementum.testing.faults import FailingDisk
@@ -198,6 +199,27 @@ def an_error_leaves_nothing() -> int:
     raise AssertionError("unreachable")
 
 
+def a_failed_settling_leaves_nothing() -> int:
+    """Every operation of a settling fails once: the checkpoint stays as it was, and nothing is left beside it. Only
+    what cannot be removed any more, once the compressed form holds, waits for the next sweep."""
+    for fail_at in itertools.count():
+        disk = SimDisk()
+        told: set[str] = set()
+        Process(disk, told, catalog=PlainCatalog()).save(1, step=10)
+        failing = FailingDisk(disk, fail_at)
+        catalog = PlainCatalog()
+        settled = Process(failing, told, catalog=catalog).settle(1)
+        left = leftovers(disk)
+        if left and isinstance(settled, Unsettled):
+            raise BrokenPromise(f"left after a settling that failed at operation {fail_at}: {', '.join(left)}")
+        what = broken(disk, frozenset(told), catalog=catalog)
+        if what is not None:
+            raise BrokenPromise(f"operation {fail_at} failed: {what}")
+        if not failing.failed:
+            return fail_at
+    raise AssertionError("unreachable")
+
+
 CHECKS: Mapping[str, Callable[[], int]] = {
     "rot": rot,
     "shallow": shallow,
@@ -205,4 +227,5 @@ CHECKS: Mapping[str, Callable[[], int]] = {
     "a_sweep_beside_a_put": a_sweep_beside_a_put,
     "a_rebuild_is_cut": a_rebuild_is_cut,
     "an_error_leaves_nothing": an_error_leaves_nothing,
+    "a_failed_settling_leaves_nothing": a_failed_settling_leaves_nothing,
 }

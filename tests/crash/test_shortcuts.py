@@ -32,7 +32,8 @@ class Shortcut:
     checks: tuple[str, ...]
 
 
-LOCAL, REMOVE, SAVING = "storage/local.py", "execute/remove.py", "saving.py"
+LOCAL, REMOVE = "storage/local.py", "execute/remove.py"
+SAVING, SETTLING = "saving.py", "settling.py"
 SHORTCUTS = (
     Shortcut(
         name="no fsync",
@@ -77,7 +78,7 @@ SHORTCUTS = (
         file=SAVING,
         changes=(
             (
-                "files = write_parts(snapshot, store, folder)",
+                "files = write_parts(snapshot, store, folder, stills=stills)",
                 "from mementum.storage.local import LocalStore\n"
                 "        from mementum.testing.simdisk import SimDisk\n"
                 "        files = write_parts(snapshot, LocalStore(SimDisk(), 'elsewhere'), folder)",
@@ -91,13 +92,11 @@ SHORTCUTS = (
         name="data removed before the manifest",
         file=REMOVE,
         changes=(
+            ('        store.delete(f"{folder}/{name}")\n    if names:', "    if names:"),
             (
-                '    store.delete(f"{folder}/{manifests.NAME}")\n    for file in manifest.files:',
-                "    for file in manifest.files:",
-            ),
-            (
-                '        store.delete(f"{folder}/{file.name}")\n',
-                '        store.delete(f"{folder}/{file.name}")\n    store.delete(f"{folder}/{manifests.NAME}")\n',
+                '            store.delete(f"{folder}/{part}")\n',
+                '            store.delete(f"{folder}/{part}")\n'
+                '        for name in names:\n            store.delete(f"{folder}/{name}")\n',
             ),
         ),
         seen="listed and damaged",
@@ -168,7 +167,10 @@ SHORTCUTS = (
     Shortcut(
         name="parts swept though a manifest names them",
         file=REMOVE,
-        changes=((' if key.partition("/")[0] in unnamed', ""),),
+        changes=(
+            ("if any(_looks_like_a_manifest(name) for name in names):", "if False:"),
+            ("if any(store.taken(", "if False and any(store.taken("),
+        ),
         seen="acknowledged and lost",
         checks=("two_saves:posix",),
     ),
@@ -177,9 +179,10 @@ SHORTCUTS = (
         file=REMOVE,
         changes=(
             (
-                '    for folder in dict.fromkeys(key.partition("/")[0] for key in keys):\n'
-                '        store.delete(f"{folder}/{manifests.NAME}")\n',
-                "",
+                "        for name in generations.possible(names):\n"
+                '            store.delete(f"{folder}/{name}")\n'
+                "    for key in keys:",
+                "        pass\n    for key in keys:",
             ),
         ),
         seen="listed and damaged",
@@ -235,9 +238,71 @@ SHORTCUTS = (
     Shortcut(
         name="a catalog is believed by its folders",
         file="catalog/rebuild.py",
-        changes=((" and _has_id(store, stat.key, known[match[1]])", ""),),
+        changes=((" and _is_known(store, key, known[folder])", ""),),
         seen="a catalog that was refreshed differs",
         checks=("a_rebuild_is_cut",),
+    ),
+    Shortcut(
+        name="uncompressed parts removed before the compressed ones are named",
+        file=SETTLING,
+        changes=(
+            (
+                "                _commit(work, after)  # from here on the next generation holds\n",
+                "                _remove_old(work, after, emit=emit)\n                _commit(work, after)\n",
+            ),
+        ),
+        seen="acknowledged and lost",
+        checks=("one_settled:posix",),
+    ),
+    Shortcut(
+        name="a generation is named before its index is there",
+        file=SETTLING,
+        changes=(
+            ('    work.store.put(f"{work.folder}/{name}", [rendered])\n', ""),
+            ("                _require_whole(work, after)\n", ""),
+        ),
+        seen="listed and damaged",
+        checks=("one_settled:posix",),
+    ),
+    Shortcut(
+        name="a sweep trusts a generation that is not durable",
+        file=REMOVE,
+        changes=(('        store.delete(f"{folder}/{generations.manifest_name(highest + 1)}")\n', ""),),
+        seen="acknowledged and lost",
+        checks=("settle_it:killed:sweep_and_save:posix",),
+    ),
+    Shortcut(
+        name="a sweep takes the higher generation",
+        file=REMOVE,
+        changes=(("yield from standing[:-1]", "yield from standing[1:]"),),
+        seen="left after a sweep",
+        checks=("settle_it:killed:sweep_and_save:posix",),
+    ),
+    Shortcut(
+        name="a sweep leaves what a settling left",
+        file="pruning.py",
+        changes=(("    clear_outdated(store, old)\n", ""),),
+        seen="left after a sweep",
+        checks=("settle_it:killed:sweep_and_save:posix",),
+    ),
+    Shortcut(
+        name="a failed settling leaves its parts",
+        file=SETTLING,
+        changes=(("    except (GaveUp, MementumError):\n        _take_back(work)\n", "    except GaveUp:\n"),),
+        seen="left after a settling that failed",
+        checks=("a_failed_settling_leaves_nothing",),
+    ),
+    Shortcut(
+        name="the catalog keeps an old generation",
+        file="catalog/rebuild.py",
+        changes=(
+            (
+                '    if key.rpartition("/")[2] != generations.manifest_name(known.generation):\n        return False\n',
+                "",
+            ),
+        ),
+        seen="a catalog that was refreshed differs",
+        checks=("one_settled:posix",),
     ),
 )
 

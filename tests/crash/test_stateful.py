@@ -1,4 +1,4 @@
-"""Saves, removals, deaths and power cuts in any order, found and shortened by Hypothesis."""
+"""Saves, settlings, removals, deaths and power cuts in any order, found and shortened by Hypothesis."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from crash_promises import broken, leftovers
-from crash_saves import HOME, Process
+from crash_saves import HOME, Process, number_of
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -18,7 +18,12 @@ from mementum.testing.simdisk import PowerCut, SimDisk
 
 EXAMPLES, STEPS = 40, 15
 SOAK = 50  # times as many
-SAVE, REMOVAL, APPEND = 30, 14, 6  # operations of each and a few more: faults come in time, and sometimes too late
+SAVE, REMOVAL, APPEND, SETTLING = (
+    30,
+    14,
+    6,
+    24,
+)  # operations of each and a few more: faults come in time, and sometimes too late
 STEPS_OF_SAVES = st.sampled_from((10, 20, 30))  # few, so that one step is often saved again
 End = tuple[int, str] | None
 
@@ -56,6 +61,13 @@ class Task(RuleBasedStateMachine):
     @rule(last=st.integers(1, 3), end=ends(REMOVAL), data=st.data())
     def remove(self, last: int, end: End, data: st.DataObject) -> None:
         self.attempt(lambda process: process.keep(last), end, data)
+
+    @rule(number=st.integers(0, 50), end=ends(SETTLING), data=st.data())
+    def settle(self, number: int, end: End, data: st.DataObject) -> None:
+        present = [number_of(entry.manifest.id) for entry in self.catalog.entries(self.home)]
+        if present:
+            chosen = present[number % len(present)]
+            self.attempt(lambda process: process.settle(chosen), end, data)
 
     @rule(end=ends(REMOVAL), data=st.data())
     def sweep(self, end: End, data: st.DataObject) -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from mementum.errors import UnsupportedState
-from mementum.execute.capture import SLOTS, BlockingCapture, Captured, read
+from mementum.execute.capture import SLOTS, BlockingCapture, Captured
 from mementum.live.stateful import component_for
 from mementum.live.tree import as_bytes
 
@@ -85,13 +85,13 @@ def test_what_training_does_afterwards_does_not_reach_the_copy() -> None:
 def test_a_model_has_the_names_of_its_state_dict() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
     model.add_module("a/b~1", torch.nn.Linear(1, 1))
-    _, tensors = read([component("model", model)])
-    assert set(tensors["model"]) == set(model.state_dict())
+    names = {tensor.name for image in take(component("model", model)).images for tensor in image.layout.tensors}
+    assert names == set(model.state_dict())
 
 
 def test_only_models_have_the_short_names() -> None:
-    _, tensors = read([component("own", {"state": {"t": torch.ones(1)}, "t": torch.zeros(1)})])
-    assert set(tensors["own"]) == {"state/t", "t"}
+    captured = take(component("own", {"state": {"t": torch.ones(1)}, "t": torch.zeros(1)}))
+    assert {tensor.name for tensor in captured.images[0].layout.tensors} == {"state/t", "t"}
 
 
 def test_a_tensor_of_two_names_is_copied_once() -> None:

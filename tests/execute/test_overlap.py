@@ -17,7 +17,7 @@ from loops import Outcome, Parts, assert_same, parts, step_once, train
 from mementum.clock import SystemClock
 from mementum.events import Committed, Failed, Note, SaveSkipped
 from mementum.execute import overlap
-from mementum.execute.capture import Captured, Placement
+from mementum.execute.capture import Captured
 from mementum.execute.overlap import OverlappedCapture
 from mementum.live.component import Component
 from mementum.live.stateful import components_in
@@ -30,14 +30,14 @@ class Gate:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.opened, self.reached = threading.Event(), threading.Event()
-        real = overlap._copy_in_chunks
+        real = overlap.copy_in_chunks
 
-        def wait(placement: Placement) -> None:
+        def wait(name: str, source: Any, target: Any) -> None:
             self.reached.set()
             assert self.opened.wait(20)
-            real(placement)
+            real(name, source, target)
 
-        monkeypatch.setattr(overlap, "_copy_in_chunks", wait)
+        monkeypatch.setattr(overlap, "copy_in_chunks", wait)
 
 
 @pytest.fixture
@@ -204,17 +204,17 @@ def test_an_unseen_change_beside_the_step(
     model, optimizer = model_and(torch.optim.SGD, lr=0.1)
     components = components_in({"model": model, "optimizer": optimizer})
     before = model[0].weight.detach().clone()
-    real = overlap._copy_in_chunks
+    real = overlap.copy_in_chunks
 
-    def change_too(placement: Placement) -> None:
-        change = placement.name == "model.0.weight"
+    def change_too(name: str, source: Any, target: Any) -> None:
+        change = name == "model.0.weight"
         if change and when == "before":
             model[0].weight.data.view(-1)[place] += 1.0
-        real(placement)
+        real(name, source, target)
         if change and when == "after":
             model[0].weight.data.view(-1)[place] += 1.0
 
-    monkeypatch.setattr(overlap, "_copy_in_chunks", change_too)
+    monkeypatch.setattr(overlap, "copy_in_chunks", change_too)
     captured = begin(components, verify=verify).take(components)
     told = captured.outcome()
     assert (told is not None) is (found and when == "before")
@@ -224,15 +224,15 @@ def test_an_unseen_change_beside_the_step(
 
 def test_a_torn_copy_is_never_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, optimizer = model_and(torch.optim.SGD, lr=0.1)
-    real = overlap._copy_in_chunks
+    real = overlap.copy_in_chunks
     spoil = [True]
 
-    def change_first(placement: Placement) -> None:
+    def change_first(name: str, source: Any, target: Any) -> None:
         if spoil[0]:
             model[0].weight.data.view(-1)[0] += 1.0
-        real(placement)
+        real(name, source, target)
 
-    monkeypatch.setattr(overlap, "_copy_in_chunks", change_first)
+    monkeypatch.setattr(overlap, "copy_in_chunks", change_first)
     told: list[Any] = []
     things = {"model": model, "optimizer": optimizer}
     with mementum.open_run(
@@ -272,10 +272,10 @@ def test_an_optimizer_that_calls_no_hooks_is_copied_at_once_and_said(tmp_path: P
 def test_a_copy_that_fails_costs_one_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, optimizer = model_and(torch.optim.SGD, lr=0.1)
 
-    def fail(placement: Placement) -> None:
+    def fail(name: str, source: Any, target: Any) -> None:
         raise MemoryError("no memory")
 
-    monkeypatch.setattr(overlap, "_copy_in_chunks", fail)
+    monkeypatch.setattr(overlap, "copy_in_chunks", fail)
     told: list[Any] = []
     things = {"model": model, "optimizer": optimizer}
     with mementum.open_run(

@@ -44,12 +44,13 @@ def snapshot(*, codec: str = "planes+zstd:1") -> Snapshot:
     assert captured is not None
     return Snapshot(
         id="c1",
+        seq=1,
         step=3,
         epoch=0,
         time="2026-11-30T06:10:09.000000Z",
         save=Save(reason="asked"),
         images=captured.images,
-        context=context.render({"step": 3}),
+        context=lambda: context.render({"step": 3}),
         debug_info=(),
         metrics={},
         exactness=(),

@@ -11,7 +11,7 @@ from blake3 import blake3
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mementum.errors import NotReadableHere, UnknownFormat
+from mementum.errors import NotReadableHere, UnknownFormat, UsageError
 from mementum.format import manifest as manifests
 from mementum.format.fields import FORMAT
 from mementum.records import Granularity, Health, Manifest, StoredFile
@@ -48,6 +48,7 @@ MANIFESTS = st.builds(
     code=VALUES,
     exactness=st.lists(TEXT, max_size=2).map(tuple),
     user=VALUES,
+    generation=st.integers(1, 9999),
 )
 
 ONE = Manifest(
@@ -179,6 +180,10 @@ def test_names_that_leave_the_folder_are_refused(name: str) -> None:
         ("versions", []),
         ("code", None),
         ("user", [[]]),
+        ("generation", 0),
+        ("generation", -2),
+        ("generation", "2"),
+        ("generation", None),
     ],
 )
 def test_a_field_of_another_kind_is_named(name: str, value: Any) -> None:
@@ -191,6 +196,34 @@ def test_a_digest_of_another_kind_is_refused(digest: object) -> None:
     fields = {**json.loads(manifests.render(ONE)), "digest": digest}
     with pytest.raises(UnknownFormat):
         manifests.parse(json.dumps(fields, indent=1).encode())
+
+
+def test_the_first_generation_is_not_said() -> None:
+    """What wrote manifests before there were generations has written the same bytes."""
+    assert "generation" not in json.loads(manifests.render(ONE))
+    assert json.loads(manifests.render(replace(ONE, generation=2)))["generation"] == 2
+    assert manifests.parse(edited("generation", 1)) == ONE
+
+
+@pytest.mark.parametrize("id", ["c0123456789abcdef", 'c"1', "c\\1", "größe"])
+def test_its_first_bytes_tell_whose_it_is(id: str) -> None:
+    data = manifests.render(replace(ONE, id=id, generation=9999))
+    assert manifests.has_id(data[: manifests.HEAD], id)
+    assert manifests.has_id(memoryview(data), id)
+    assert not manifests.has_id(data, id[:-1])
+    assert not manifests.has_id(data, id + "x")
+    assert not manifests.has_id(b"", id)
+
+
+def test_what_is_too_large_is_neither_written_nor_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = manifests.render(ONE)
+    monkeypatch.setattr(manifests, "SIZE_MAX", len(data))
+    assert manifests.parse(manifests.render(ONE)) == ONE
+    with pytest.raises(UsageError, match=rf"of step 1200 would have {len(data) + 1} bytes, at most {len(data)}"):
+        manifests.render(replace(ONE, reason="asked "))
+    monkeypatch.setattr(manifests, "SIZE_MAX", len(data) - 1)
+    with pytest.raises(UnknownFormat, match=r"has over .* bytes, more than any manifest"):
+        manifests.parse(data)
 
 
 def test_it_is_made_for_jq() -> None:

@@ -164,7 +164,7 @@ def train(root: str, wire: Wire) -> None:
         codec="planes+zstd:1",
         on_event=wire.hear,
     ) as run:
-        wire.tell("opened", run.step)
+        wire.tell("opened", run.step, run.resumed.tier if run.resumed is not None else "none")
         for step, (features, labels) in run.steps(pupil.loader, STEPS):
             loss = pupil.learn(features, labels)
             run.values["seen"] = run.values.get("seen", 0) + len(labels)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from mementum.errors import CheckpointDamaged, UnsupportedState
-from mementum.live.tree import DEPTH_MAX, join, leaves, same, split, stored
+from mementum.live.tree import ALONE, DEPTH_MAX, join, leaves, prove, prove_all, proved, same, split, stored
 from trips import Box, bits, there_and_back
 
 
@@ -204,3 +204,12 @@ def test_same_compares_bits() -> None:
     assert not same(torch.ones(2), torch.ones(2, dtype=torch.float64))
     assert not same(torch.ones(2), torch.ones(1, 2))
     assert same(torch.ones(2, 3).T, torch.ones(3, 2))
+
+
+def test_many_proofs_are_those_of_each_in_order() -> None:
+    """Large enough for several threads: a view that is not contiguous, a sparse one, one that is there twice."""
+    many = [numbers(ALONE // 32 + number) for number in range(9)]
+    many += [numbers(64, 32).T, numbers(3, 3).to_sparse(), torch.empty(0), many[2]]
+    assert prove_all(many) == [prove(tensor) for tensor in many]
+    assert prove_all(many)[2] != prove_all(many)[3]
+    assert proved({"a": [many[1], 3], "b": many[9]}) == {"a": [prove(many[1]), 3], "b": prove(many[9])}

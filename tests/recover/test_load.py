@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from mementum.live.stateful import component_for
 from mementum.live.tree import same
 from mementum.records import (
     Block,
+    Damage,
     DataFile,
     Granularity,
     Health,
@@ -26,7 +28,7 @@ from mementum.records import (
     StoredFile,
     StoredTensor,
 )
-from mementum.recover.load import Loaded, load
+from mementum.recover.load import ARENA, Loaded, load, load_raw
 from mementum.storage.local import LocalStore
 from mementum.testing.simdisk import SimDisk
 
@@ -66,12 +68,13 @@ def saved(store: LocalStore, things: dict[str, Any], *, codec: str = "raw") -> M
     assert captured is not None
     snapshot = Snapshot(
         id="c1",
+        seq=1,
         step=3,
         epoch=0,
         time="2026-11-30T06:10:09.000000Z",
         save=Save(reason="asked"),
         images=captured.images,
-        context=context.render({"step": 3, "components": dict(captured.components)}),
+        context=lambda: context.render({"step": 3, "components": dict(captured.components)}),
         debug_info=(),
         metrics={},
         exactness=(),
@@ -210,3 +213,47 @@ def test_the_tensors_may_be_written_to(store: LocalStore) -> None:
     again = load(store, FOLDER, result.manifest)
     assert isinstance(again, Loaded)
     assert torch.equal(again.tensors["state"]["t"], torch.ones(3))
+
+
+def test_large_tensors_of_several_components_come_back_aligned(store: LocalStore) -> None:
+    """More than one arena, tensors that lie in several blocks, and small ones between them."""
+    sizes = (3, BLOCK + 1, 0, 2 * BLOCK - 3, 5)
+    states = {name: {str(size): odd(torch.int8, size) for size in sizes} for name in ("a", "b")}
+    result = loaded(store, saved(store, states))
+    for name, state in states.items():
+        found = result.tensors[name]
+        assert [key for key, tensor in state.items() if not same(tensor, found[key])] == []
+        assert all(
+            tensor.data_ptr() % 64 == 0 and tensor.untyped_storage().nbytes() == tensor.nbytes
+            for tensor in found.values()
+        )
+    assert ARENA > 4 * BLOCK, "both components above share no arena, and each has one"
+
+
+def test_raw_streams_in_memory_are_loaded_like_files(store: LocalStore) -> None:
+    state = {"long": odd(torch.float32, BLOCK // 3), "few": odd(torch.int16, 3), "none": odd(torch.int8, 0)}
+    model = torch.nn.Linear(3, 2)
+    manifest = saved(store, {"model": model, "state": state})
+    proof = index.parse(store.get(f"{FOLDER}/index-00000.json"))
+    streams = {file.name: store.get(f"{FOLDER}/{file.name}") for file in proof.files}
+    blank = Index(rank=0, files=tuple(replace(file, blocks=()) for file in proof.files), tensors=proof.tensors)
+    result = load_raw(manifest, blank, {"step": 3}, streams)
+    assert isinstance(result, Loaded)
+    assert result.context == {"step": 3}
+    assert all(same(tensor, result.tensors["state"][name]) for name, tensor in state.items())
+    assert all(same(tensor, result.tensors["model"][name]) for name, tensor in model.state_dict().items())
+    cut = {**streams, "optimizer.blocks": streams["optimizer.blocks"][:-1]}
+    damage = load_raw(manifest, blank, {"step": 3}, cut)
+    assert isinstance(damage, tuple)
+    assert damage[0] == Damage(key="optimizer.blocks", what="few does not lie inside it")
+    assert isinstance(load_raw(manifest, blank, {"step": 3}, {}), tuple)
+
+
+def test_tensors_that_overlap_come_back(store: LocalStore) -> None:
+    data = bytes(range(64))
+    long, inner, last = placed(0, 60, "int8", 60), placed(8, 4, "int8", 4), placed(56, 8, "int8", 8)
+    tensors = tuple(replace(one, name=name) for name, one in (("long", long), ("inner", inner), ("last", last)))
+    found = loaded(store, handmade(store, data, tensors)).tensors["m"]
+    assert found["long"].tolist() == list(range(60))
+    assert found["inner"].tolist() == [8, 9, 10, 11]
+    assert found["last"].tolist() == list(range(56, 64))

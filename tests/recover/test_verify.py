@@ -48,12 +48,13 @@ def save(store: LocalStore, folder: str, seed: int) -> Manifest:
     assert captured is not None
     snapshot = Snapshot(
         id=f"c{seed}",
+        seq=seed,
         step=seed,
         epoch=0,
         time="2026-11-30T06:10:09.000000Z",
         save=Save(reason="asked"),
         images=captured.images,
-        context=context.render({"step": seed, "components": dict(captured.components)}),
+        context=lambda: context.render({"step": seed, "components": dict(captured.components)}),
         debug_info=(),
         metrics={},
         exactness=(),
@@ -160,10 +161,8 @@ def become_that_of_another_checkpoint(path: Path) -> None:
 
 
 SAME_SIZE = (flip_first, flip_last, flip_middle, zero, become_that_of_another_checkpoint)
-OTHER_SIZE = (
-    *(truncate, empty, extend, delete, become_a_folder, become_a_folder_with_the_file_in_it),
-    become_a_link,
-)
+OTHER_SIZE = (truncate, empty, extend, delete, become_a_link)
+OTHER_SIZE += (become_a_folder, become_a_folder_with_the_file_in_it)
 
 
 def found(root: Path, *, deep: bool) -> tuple[Damage, ...]:

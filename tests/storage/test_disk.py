@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from mementum.storage import disk as disk_module
+from mementum.storage.descriptor import open_here
 from mementum.storage.disk import Disk, NewFile, PosixDisk, folder_of
 
 WRITER = """
@@ -268,7 +269,7 @@ def test_a_forgotten_lock_is_held_all_the_same(disk, tmp_path):
     assert disk.lock(str(tmp_path / "a")) is not None
     gc.collect()
     assert disk.lock(str(tmp_path / "a")) is None
-    for each in tuple(disk_module._open_here):
+    for each in tuple(open_here):
         each.close()
     lock = disk.lock(str(tmp_path / "a"))
     assert lock is not None

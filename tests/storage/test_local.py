@@ -11,33 +11,45 @@ import pytest
 from mementum.errors import KeyMissing, KeyTaken, StoreError, UsageError
 from mementum.storage.disk import Disk, PosixDisk
 from mementum.storage.local import LocalStore
-from mementum.storage.store import Store
+from mementum.storage.store import Home, Store
 from mementum.testing.faults import FailingDisk
 from mementum.testing.simdisk import SimDisk
-from mementum.testing.store_contract import StoreContract
+from mementum.testing.store_contract import HomeContract
 
 DATA = b"0123456789"
 HALVES = (DATA[:5], DATA[5:])
 
 
-class TestLocalStoreOnPosixDisk(StoreContract):
-    def make_store(self, tmp_path: Path) -> Store:
+class TestLocalStoreOnPosixDisk(HomeContract):
+    def make_store(self, tmp_path: Path) -> Home:
         return LocalStore(PosixDisk(), str(tmp_path / "made" / "when needed"))
 
 
-class TestLocalStoreInAFolderThatExists(StoreContract):
-    def make_store(self, tmp_path: Path) -> Store:
+class TestLocalStoreInAFolderThatExists(HomeContract):
+    def make_store(self, tmp_path: Path) -> Home:
         return LocalStore(PosixDisk(), str(tmp_path))
 
 
-class TestLocalStoreOnSimDisk(StoreContract):
-    def make_store(self, tmp_path: Path) -> Store:
+class TestLocalStoreOnSimDisk(HomeContract):
+    def make_store(self, tmp_path: Path) -> Home:
         return LocalStore(SimDisk(), "root/store")
 
 
-class TestLocalStoreAtTheRoot(StoreContract):
-    def make_store(self, tmp_path: Path) -> Store:
+class TestLocalStoreAtTheRoot(HomeContract):
+    def make_store(self, tmp_path: Path) -> Home:
         return LocalStore(SimDisk(), "")
+
+
+class DiskWithoutLinks(SimDisk):
+    def link(self, old: str, new: str) -> None:
+        raise OSError(errno.EPERM, "no links here", new)
+
+
+class TestLocalStoreWithoutLinks(HomeContract):
+    links = False
+
+    def make_store(self, tmp_path: Path) -> Home:
+        return LocalStore(DiskWithoutLinks(), "root")
 
 
 class RecordingDisk(FailingDisk):

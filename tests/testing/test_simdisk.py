@@ -78,6 +78,34 @@ def test_a_synced_file_without_a_synced_name_may_be_gone():
     assert all_contents(disk) == [{"a": OLD}]
 
 
+def test_two_names_of_one_file_share_its_bytes_and_their_fate():
+    disk = SimDisk()
+    disk.mkdir("f")
+    with disk.create("a") as file:
+        file.write(OLD)
+        disk.link("a", "f/b")
+        disk.fsync_dir("")
+        disk.fsync_dir("f")
+        assert all_contents(disk) == [{"a": each, "f/": b"", "f/b": each} for each in (b"", b"ol\0\0", OLD)]
+        file.fsync()
+    disk.unlink("a")
+    assert contents(disk) == {"f/": b"", "f/b": OLD}
+    assert contents(disk.after_process_death()) == {"f/": b"", "f/b": OLD}
+    assert all_contents(disk) == [{"a": OLD, "f/": b"", "f/b": OLD}, {"f/": b"", "f/b": OLD}]
+
+
+def test_a_second_name_is_durable_with_its_own_folder_only():
+    disk = SimDisk()
+    disk.mkdir("f")
+    write(disk, "a", OLD)
+    disk.fsync_dir("")
+    disk.link("a", "f/b")
+    disk.fsync_dir("")
+    assert all_contents(disk) == [{"a": OLD, "f/": b""}, {"a": OLD, "f/": b"", "f/b": OLD}]
+    disk.fsync_dir("f")
+    assert all_contents(disk) == [{"a": OLD, "f/": b"", "f/b": OLD}]
+
+
 def test_a_rename_is_one_change():
     disk = SimDisk()
     write(disk, "t", OLD)
@@ -173,6 +201,8 @@ def test_locks_and_open_files_exclude():
         (lambda disk: disk.unlink("f/none"), FileNotFoundError),
         (lambda disk: disk.rename_new("f/b", "f/a"), FileExistsError),
         (lambda disk: disk.rename_new("f/none", "f/c"), FileNotFoundError),
+        (lambda disk: disk.link("f/b", "f/a"), FileExistsError),
+        (lambda disk: disk.link("f/none", "f/c"), FileNotFoundError),
         (lambda disk: disk.mkdir("f"), FileExistsError),
         (lambda disk: disk.rmdir("none"), FileNotFoundError),
         (lambda disk: disk.fsync_dir("none"), FileNotFoundError),

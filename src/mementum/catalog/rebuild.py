@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from mementum.catalog import facts
 from mementum.catalog.catalog import Catalog
-from mementum.errors import MementumError, NotReadableHere
+from mementum.errors import KeyMissing, MementumError, NotReadableHere, StoreError
+from mementum.format import generations
 from mementum.format import manifest as manifests
-from mementum.records import Damage
+from mementum.records import Damage, Manifest
 from mementum.storage.store import Home, Store
 
-MANIFEST = re.compile(r"(step_\d{10,}(?:-\d+)?)/meta\.json")
-HEAD = 256  # bytes of a manifest in which its id stands
+FOLDER = re.compile(r"step_\d{10,}(?:-\d+)?")
+LOOKS = 3  # for a manifest that is replaced while we read: each generation takes seconds to make
 
 
 def refresh(catalog: Catalog, home: str, store: Home, *, strict: bool = False) -> tuple[Damage, ...]:
@@ -21,25 +22,26 @@ def refresh(catalog: Catalog, home: str, store: Home, *, strict: bool = False) -
     as damage: they are not entered, and nothing of theirs is deleted. With `strict`, one that only a newer mementum can
     read is raised as NotReadableHere: who goes on from an older checkpoint should know."""
     damage: list[Damage] = []
-    known = {entry.folder: entry.manifest.id for entry in catalog.entries(home)}
-    present: set[str] = set()
-    folders: set[str] = set()
-    for stat in store.list("step_"):
-        folders.add(stat.key.partition("/")[0])
-        match = MANIFEST.fullmatch(stat.key)
-        if match is None:
-            continue
-        present.add(match[1])
+    known = {entry.folder: entry.manifest for entry in catalog.entries(home)}
+    keys = [stat.key for stat in store.list("step_")]
+    present = holding(keys)
+    gone: set[str] = set()
+    for folder, key in present.items():
         try:
-            if match[1] in known and _has_id(store, stat.key, known[match[1]]):
+            if folder in known and _is_known(store, key, known[folder]):
                 continue
-            catalog.add(home, manifests.parse(store.get(stat.key), stat.key), match[1])
+            manifest = _newest(store, folder, key)
         except MementumError as error:
             if strict and isinstance(error, NotReadableHere):
                 raise
-            damage.append(Damage(key=stat.key, what=error.message))
-    damage += _obstructed(store, folders - present)
-    for folder in known.keys() - present:
+            damage.append(Damage(key=key, what=error.message))
+            continue
+        if manifest is None:
+            gone.add(folder)
+        else:
+            catalog.add(home, manifest, folder)
+    damage += obstructed(store, keys)
+    for folder in known.keys() - (present.keys() - gone):
         catalog.forget(home, folder)
     read = catalog.read_sizes(home)
     for prefix in ("journal/", "facts/"):
@@ -50,15 +52,46 @@ def refresh(catalog: Catalog, home: str, store: Home, *, strict: bool = False) -
     return tuple(damage)
 
 
-def _obstructed(store: Home, folders: set[str]) -> Iterator[Damage]:
-    """Manifests that somebody made a link or a folder: no objects any more, and yet no sign of a save that was cut."""
-    for folder in sorted(folders):
-        key = f"{folder}/{manifests.NAME}"
-        if MANIFEST.fullmatch(key) and store.taken(key) and store.locate(key) is None:
-            yield Damage(key=key, what="a link or a folder stands in its place")
+def holding(keys: Iterable[str]) -> dict[str, str]:
+    """The key of the manifest that holds in every checkpoint's folder that has one."""
+    return {folder: key for folder, key in generations.newest(keys).items() if FOLDER.fullmatch(folder)}
 
 
-def _has_id(store: Store, key: str, id: str) -> bool:
+def obstructed(store: Home, keys: Iterable[str]) -> Iterator[Damage]:
+    """Manifests that somebody made a link or a folder: no objects any more, and yet no sign of a save that was cut.
+    `keys` are those of the task's checkpoints."""
+    folders: dict[str, list[str]] = {}
+    for key in keys:
+        folder, _, name = key.partition("/")
+        folders.setdefault(folder, []).append(name)
+    for folder, names in sorted(folders.items()):
+        if not FOLDER.fullmatch(folder) or generations.standing(names):
+            continue
+        for name in generations.possible(names):
+            key = f"{folder}/{name}"
+            if store.taken(key) and store.locate(key) is None:
+                yield Damage(key=key, what="a link or a folder stands in its place")
+
+
+def _newest(store: Store, folder: str, key: str) -> Manifest | None:
+    """The manifest that holds in a folder, or None where it was removed since it was listed. A training that is under
+    way may also have put the next generation in its place."""
+    for _ in range(LOOKS):
+        try:
+            return generations.parse(store.get(key, 0, manifests.READ_MAX), key)
+        except KeyMissing:
+            key = holding(stat.key for stat in store.list(f"{folder}/meta")).get(folder, "")
+            if not key:
+                return None
+    raise StoreError(folder, f"{folder}: its manifest is replaced faster than it can be read", next_command="try again")
+
+
+def _is_known(store: Store, key: str, known: Manifest) -> bool:
     """Whether the catalog means this manifest: a step that is saved again after its removal takes the old folder, and
     of a catalog that lost its last words in a power cut, or lies on another host, nobody took the old entry out."""
-    return f'"id": "{id}"'.encode() in bytes(store.get(key, 0, HEAD))
+    if key.rpartition("/")[2] != generations.manifest_name(known.generation):
+        return False
+    try:
+        return manifests.has_id(store.get(key, 0, manifests.HEAD), known.id)
+    except KeyMissing:
+        return False

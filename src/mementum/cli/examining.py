@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from mementum.cli.finding import Finding, Severity
-from mementum.cli.reading import exists
+from mementum.cli.reading import exists, settled_since
 from mementum.cli.scanning import Scanned
 from mementum.cli.text import counted, moment
 from mementum.errors import MementumError, NewerFormat, NotReadableHere, UnknownFormat, UsageError
@@ -40,7 +40,17 @@ def checkpoints(scanned: Scanned, found: Sequence[Entry], *, deep: bool) -> Iter
 
 
 def prove(scanned: Scanned, entry: Entry, *, deep: bool) -> Proof:
-    """Verify one checkpoint, shallow or deep, and see whether its codecs are here."""
+    """Verify one checkpoint, shallow or deep, and see whether its codecs are here. One that its training has
+    compressed meanwhile is verified as it is now."""
+    proof = _prove(scanned, entry, deep=deep)
+    try:
+        later = settled_since(scanned.store, entry) if proof.damage else None
+    except MementumError:
+        return proof
+    return proof if later is None else prove(scanned, later, deep=deep)
+
+
+def _prove(scanned: Scanned, entry: Entry, *, deep: bool) -> Proof:
     try:
         proved = examine(scanned.store, entry.folder, entry.manifest)
         if not isinstance(proved, Proved):

@@ -129,6 +129,82 @@ def rebuild(root: Root, as_json: AsJson = False) -> None:
     raise typer.Exit(code)
 
 
+@app.command()
+def plan(
+    root: Annotated[
+        str, typer.Argument(metavar="ROOT", help="The folder that open_run was given, or will be. It need not exist.")
+    ],
+    task: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="TASK", help="Whose newest checkpoint says how large the state is. Without it: the only one."
+        ),
+    ] = None,
+    state: Annotated[
+        str | None, typer.Option("--state", metavar="SIZE", help="Bytes that training changes: 1.2GB, 800MiB.")
+    ] = None,
+    params: Annotated[
+        str | None, typer.Option("--params", metavar="N", help="Instead of --state: trained parameters, 124M or 7B.")
+    ] = None,
+    optimizer: Annotated[
+        str | None, typer.Option("--optimizer", metavar="NAME", help="For --params: adamw (as if not given), sgd, ….")
+    ] = None,
+    dtype: Annotated[
+        str | None, typer.Option("--dtype", metavar="TYPE", help="For --params: fp32 (as if not given), bf16, fp16.")
+    ] = None,
+    frozen: Annotated[
+        str | None, typer.Option("--frozen", metavar="SIZE", help="Bytes of weights beside these that nothing trains.")
+    ] = None,
+    every: Annotated[
+        str | None, typer.Option("--every", metavar="TIME", help="How often to save: 10m (as if not given), 100steps.")
+    ] = None,
+    step_time: Annotated[
+        str | None, typer.Option("--step-time", metavar="TIME", help="How long a step takes: 0.5s, 200ms.")
+    ] = None,
+    slots: Annotated[
+        int | None, typer.Option("--slots", metavar="N", help="Slots that are wanted: 3 (as if not given), 2 or more.")
+    ] = None,
+    no_measure: Annotated[
+        bool, typer.Option("--no-measure", help="Measure neither memory nor disk. Nothing is written then.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Say before a run what its saves will take of memory, time and disk here, and why."""
+    with told(as_json):
+        from mementum.cli.planning import Words
+        from mementum.cli.planning import plan as work
+
+        words = Words(
+            state=state,
+            params=params,
+            optimizer=optimizer,
+            dtype=dtype,
+            frozen=frozen,
+            every=every,
+            step_time=step_time,
+            slots=slots,
+            measure=not no_measure,
+        )
+        code = work(root, task, words, as_json=as_json)
+    raise typer.Exit(code)
+
+
+@app.command()
+def drain(
+    root: Root,
+    task: Annotated[
+        str | None, typer.Argument(metavar="TASK", help="Drain this task only. Without it: all that left something.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Carry the newest snapshot that a dead run has left in shared memory to its root, as a checkpoint."""
+    with told(as_json):
+        from mementum.cli.draining import drain as work
+
+        code = work(root, task, as_json=as_json)
+    raise typer.Exit(code)
+
+
 @app.command("restore")
 @app.command()
 def export(

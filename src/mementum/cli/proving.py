@@ -6,13 +6,14 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from mementum.catalog import facts
 from mementum.cli.failing import ERROR, INTEGRITY, NOTHING, OK, warn
 from mementum.cli.listing import newest_first
-from mementum.cli.reading import Contents, Held, address_in, exists, find, look, manifest_damage
+from mementum.cli.reading import Contents, Held, address_in, exists, find, look, manifest_damage, settled_since
 from mementum.cli.text import as_json as rendered
 from mementum.cli.text import counted, printable
 from mementum.clock import Clock, SystemClock, timestamp
@@ -120,6 +121,9 @@ def _check_one(held: Held, store: Store, *, deep: bool) -> Checked:
     try:
         wrong = manifest_damage(store, entry)
         damage = (wrong,) if wrong is not None else recover.verify(store, entry.folder, entry.manifest, deep=deep)
+        later = settled_since(store, entry) if damage else None
+        if later is not None:  # what is missing was taken away, and stands in a newer generation
+            return _check_one(replace(held, entry=later), store, deep=deep)
     except UnknownFormat as error:
         return Checked(held=held, damage=(Damage(key=entry.folder, what=error.message),))
     except MementumError as error:  # it may be whole, but not for this user, version or program: that is no damage

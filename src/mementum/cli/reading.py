@@ -13,7 +13,7 @@ from mementum.catalog.rebuild import refresh
 from mementum.catalog.sql import open_sqlite
 from mementum.catalog.tasks import TaskHome, tasks
 from mementum.errors import CheckpointDamaged, MementumError, NoSuchAddress, UsageError
-from mementum.format import manifest as manifests
+from mementum.format import generations
 from mementum.opening import open_catalog
 from mementum.records import Damage, Entry, record
 from mementum.recover.verify import read_manifest
@@ -124,11 +124,13 @@ def _read(root: Path, homes: tuple[TaskHome, ...], disk: PosixDisk, catalog: Cat
 
 def _checked(catalog: Catalog, home: TaskHome, store: Store) -> Iterator[Held]:
     """The catalog's entries, each compared with the manifest that lies there now: the file decides."""
-    for entry in catalog.entries(home.home):
+    for listed in catalog.entries(home.home):
+        entry = listed
         try:
+            entry = settled_since(store, listed) or listed
             damage = manifest_damage(store, entry)
         except MementumError as error:  # it may be whole, but not for this user or this version
-            damage = Damage(key=f"{entry.folder}/{manifests.NAME}", what=error.message)
+            damage = Damage(key=_manifest_key(entry), what=error.message)
         if damage is None:
             yield Held(task=home.task, home=home.home, entry=entry)
         elif exists(store, entry):
@@ -141,14 +143,27 @@ def manifest_damage(store: Store, entry: Entry) -> Damage | None:
     if isinstance(manifest, Damage):
         return manifest
     if manifest.id != entry.manifest.id:
-        return Damage(key=f"{entry.folder}/{manifests.NAME}", what=f"it is that of checkpoint {manifest.id}")
+        return Damage(key=_manifest_key(entry), what=f"it is that of checkpoint {manifest.id}")
     return None
 
 
 def exists(store: Store, entry: Entry) -> bool:
     """Whether the checkpoint's manifest is there. A training that is under way removes what it no longer keeps."""
-    key = f"{entry.folder}/{manifests.NAME}"
-    return any(stat.key == key for stat in store.list(key))
+    prefix = f"{entry.folder}/"
+    return bool(generations.standing(stat.key.removeprefix(prefix) for stat in store.list(f"{prefix}meta")))
+
+
+def settled_since(store: Store, entry: Entry) -> Entry | None:
+    """The same checkpoint in the generation that holds now, if that is a later one: a training that is under way
+    compresses what it has saved, and then takes away the files of the generation before."""
+    manifest = read_manifest(store, entry.folder)
+    if isinstance(manifest, Damage) or manifest.id != entry.manifest.id:
+        return None
+    return replace(entry, manifest=manifest) if manifest.generation > entry.manifest.generation else None
+
+
+def _manifest_key(entry: Entry) -> str:
+    return f"{entry.folder}/{generations.manifest_name(entry.manifest.generation)}"
 
 
 def _under(home: str, damage: Damage) -> Damage:

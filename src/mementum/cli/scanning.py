@@ -8,12 +8,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from mementum.catalog import facts
-from mementum.catalog.rebuild import MANIFEST
+from mementum.catalog.rebuild import holding, obstructed
 from mementum.catalog.sql import open_sqlite
 from mementum.catalog.tasks import DAY, HOME
 from mementum.cli.onlooking import Onlooker
 from mementum.errors import MementumError
-from mementum.format.manifest import NAME
 from mementum.records import Damage, Entry, Manifest, record
 from mementum.recover.verify import read_manifest
 from mementum.storage.local import LocalStore
@@ -64,22 +63,18 @@ def _scan_one(root: Path, home: str, store: LocalStore) -> Scanned:
     manifests: dict[str, Manifest] = {}
     unreadable: list[Damage] = []
     refused: dict[str, MementumError] = {}
-    folders: set[str] = set()
-    for stat in store.list("step_"):
-        folders.add(stat.key.partition("/")[0])
-        match = MANIFEST.fullmatch(stat.key)
-        if match is None:
-            continue
+    keys = [stat.key for stat in store.list("step_")]
+    for folder in holding(keys):
         try:
-            manifest = read_manifest(store, match[1])
+            manifest = read_manifest(store, folder)
         except MementumError as error:
-            refused[match[1]] = error
+            refused[folder] = error
             continue
         if isinstance(manifest, Damage):
             unreadable.append(manifest)
         else:
-            manifests[match[1]] = manifest
-    unreadable += _obstructed(store, folders)
+            manifests[folder] = manifest
+    unreadable += obstructed(store, keys)
     named = _named_by_attempts(store) or next((manifest.task for manifest in manifests.values()), None)
     return Scanned(
         root=root,
@@ -90,14 +85,6 @@ def _scan_one(root: Path, home: str, store: LocalStore) -> Scanned:
         unreadable=tuple(unreadable),
         refused=refused,
     )
-
-
-def _obstructed(store: LocalStore, folders: set[str]) -> Iterator[Damage]:
-    """Manifests that somebody made a link or a folder, which a refresh of the catalog tells as well."""
-    for folder in sorted(folders):
-        key = f"{folder}/{NAME}"
-        if MANIFEST.fullmatch(key) and store.taken(key) and store.locate(key) is None:
-            yield Damage(key=key, what="a link or a folder stands in its place")
 
 
 def _named_by_attempts(store: LocalStore) -> str | None:

@@ -21,7 +21,7 @@ from mementum.errors import MementumError, StoreError
 from mementum.execute.attempts import key_of, newest_leases, numbers
 from mementum.execute.identity import Identity, identify, lives
 from mementum.execute.liveness import Alive, Gone, Leased, standing, who_is
-from mementum.execute.remove import FOLDER, orphans
+from mementum.execute.remove import FOLDER, orphans, outdated
 from mementum.storage.disk import PosixDisk
 from mementum.storage.local import TEMP_SUFFIX
 
@@ -105,7 +105,7 @@ def _who(scanned: Scanned, number: int) -> str:
 
 def leftovers(scanned: Scanned, disk: Onlooker, *, held: bool) -> Iterator[Finding]:
     """What the next start would sweep away: unfinished puts, and parts that no manifest names."""
-    parts = orphans(scanned.store)
+    parts = (*orphans(scanned.store), *outdated(scanned.store))
     unfinished = sorted(_unfinished(disk, f"{scanned.root}/{scanned.home}"))
     prefix = f"{scanned.root}/{scanned.home}/"
     found = (*parts, *(path.removeprefix(prefix) for path in unfinished))

@@ -6,166 +6,231 @@ until it has.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
 
-from mementum.execute.plan import Facts, FileLayout, plan
-from mementum.execute.snapshot import Image
+from mementum.errors import MementumError
+from mementum.execute.gathered import Gathered
+from mementum.execute.slots import MemorySlots
+from mementum.execute.snapshot import Image, Label
+from mementum.execute.structure import Bytes, Reader, Reading, Spot, Structure
 from mementum.live.component import Component
-from mementum.live.tree import split
 from mementum.records import record
 
+SLOT_PLANS_MAX = 4  # one for each slot; no run has more
 SLOTS = 2  # one is being written while the other is filled; with fewer, a save would wait for the disk
+
+# Makes what a slot says of its snapshot, so that a later process can use it; None if it could not.
+Head = Callable[[], bytes | None]
+
+
+class Slot(Protocol):
+    """Host memory for one snapshot."""
+
+    @property
+    def arrays(self) -> Sequence[Bytes]: ...
+    def validate(self, head: bytes, *, seq: int, attempt: int, id: str, step: int) -> None: ...
+    def release(self) -> None: ...
+
+
+class Slots(Protocol):
+    """Where slots come from: None if none is free."""
+
+    def acquire(self, sizes: Sequence[int], *, safe_seq: int | None = None) -> Slot | None: ...
+    def warm(self, sizes: Sequence[int]) -> None: ...
+    def close(self) -> None: ...
+
+
+class OwnSlots(MemorySlots):
+    """For a capture of its own: in the process, and nobody is told."""
+
+    def __init__(self) -> None:
+        super().__init__(count=SLOTS)
+
+    def warm(self, sizes: Sequence[int]) -> None:
+        """It saves once."""
+
+
+class Use:
+    """One use of a slot, from its first byte until the snapshot is needed no more."""
+
+    def __init__(self, slot: Slot) -> None:
+        self.slot = slot
+        self._lock = threading.Lock()
+        self._over = False
+
+    def seal(self, head: Head, label: Label) -> None:
+        """Mark the snapshot as whole. Nothing if it was given up meanwhile: the slot may be another's by then."""
+        try:
+            told = head()
+        except MementumError:  # the save itself will come to it as well, and say so
+            return
+        with self._lock:
+            if not self._over and told is not None:
+                self.slot.validate(told, seq=label.seq, attempt=label.attempt, id=label.id, step=label.step)
+
+    def release(self) -> None:
+        with self._lock:
+            if not self._over:
+                self._over = True
+                self.slot.release()
 
 
 @record
 class Captured:
     """The bytes, and what of the state is no tensor. The bytes may be read once `outcome` has returned None; it
-    waits for a copy under way and says why it is of no use. `waited_s` is for how long that copy held up a step."""
+    waits for a copy under way and says why it is of no use. `waited_s` is for how long that copy held up a step.
+
+    `seal` is given what makes the slot's head, and has it written once the copy has ended. Where `holds_up`, the bytes
+    are the live ones: the loop must stand still until they are written."""
 
     images: tuple[Image, ...]
     components: Mapping[str, Mapping[str, object]]
     release: Callable[[], None]
+    seal: Callable[[Label, Head], None] = field(default=lambda label, head: None)
     outcome: Callable[[], str | None] = field(default=lambda: None)
     waited_s: Callable[[], float] = field(default=lambda: 0.0)
-
-
-@record
-class Placement:
-    """A live tensor, and the bytes in the slot where its copy goes."""
-
-    name: str
-    source: torch.Tensor
-    target: np.ndarray[Any, np.dtype[np.uint8]]
+    copied_at_s: Callable[[], float] = field(default=lambda: 0.0)
+    holds_up: bool = False
 
 
 @record
 class Prepared:
-    """A capture whose bytes are still to be copied."""
+    """A capture whose bytes are still to be copied, each tensor of the reading to its target."""
 
-    captured: Captured
-    placements: tuple[Placement, ...]
+    reading: Reading
+    images: tuple[Image, ...]
+    use: Use
+    targets: tuple[Bytes | None, ...]  # of each of the reading's tensors; None for one that goes into no slot
+
+
+@record
+class SlotPlan:
+    """Where everything goes in one slot."""
+
+    arrays: Sequence[Bytes]
+    spots: tuple[Spot, ...]
+    raws: tuple[Bytes | None, ...]
+    targets: tuple[Bytes | None, ...]
 
 
 class Capture(Protocol):
-    """Copies the state of components. None if there is no free memory for it: the caller then skips this save."""
+    """Copies the state of components. None if there is no free memory for it: the caller then skips this save.
+    Snapshots up to `safe_seq` are durable elsewhere, so that their memory may be had."""
 
-    def take(self, components: Sequence[Component]) -> Captured | None: ...
+    def take(self, components: Sequence[Component], *, safe_seq: int | None = None) -> Captured | None: ...
+
+    def note(self, components: Sequence[Component]) -> None:
+        """Look at the state without a copy, so that what stays as it is until the first save is known as frozen."""
+        ...
+
+    def warm(self, components: Sequence[Component]) -> None:
+        """Make ready for the first save, as far as that can be done beside the training."""
+        ...
+
+    def unfreeze(self, names: Sequence[tuple[str, str]]) -> None:
+        """Copy these tensors (component, name) at every save from now on: they were taken to be frozen."""
+        ...
 
     def close(self) -> None: ...
-
-
-class Slot:
-    """Host memory for one snapshot, kept and reused: a first touch costs eight times a reuse."""
-
-    def __init__(self) -> None:
-        self.busy = False
-        self._arrays: dict[str, np.ndarray[Any, np.dtype[np.uint8]]] = {}
-
-    def array(self, layout: FileLayout) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        kept = self._arrays.get(layout.name)
-        if kept is None or kept.size != layout.raw_size:
-            kept = np.empty(layout.raw_size, np.uint8)
-            self._arrays[layout.name] = kept
-        return kept
-
-    def free(self) -> None:
-        self.busy = False
 
 
 class BlockingCapture:
     """Copies everything before it returns."""
 
-    def __init__(self, *, codec: str) -> None:
-        self._codec = codec
-        self._slots = tuple(Slot() for _ in range(SLOTS))
-        self._shape: object = None
-        self._layouts: tuple[FileLayout, ...] = ()
+    def __init__(self, *, codec: str, slots: Slots | None = None, reuse_frozen: bool = False) -> None:
+        self._slots: Slots = slots or OwnSlots()
+        self.reader = Reader(codec=codec, frozen=reuse_frozen)
+        self._structure: Structure | None = None
+        self._slot_plans: list[SlotPlan] = []
 
-    def take(self, components: Sequence[Component]) -> Captured | None:
-        prepared = self.prepare(components)
+    def take(self, components: Sequence[Component], *, safe_seq: int | None = None) -> Captured | None:
+        prepared = self.prepare(components, safe_seq=safe_seq)
         if prepared is None:
             return None
+        use = prepared.use
         try:
-            for placement in prepared.placements:
-                copy(placement)
+            for tensor, target in zip(prepared.reading.tensors, prepared.targets, strict=True):
+                if target is not None:
+                    copy(target, tensor)
         except BaseException:
-            prepared.captured.release()
+            use.release()
             raise
-        return prepared.captured
+        return Captured(
+            images=prepared.images,
+            components=prepared.reading.components,
+            release=use.release,
+            seal=lambda label, head: use.seal(head, label),
+        )
 
-    def prepare(self, components: Sequence[Component]) -> Prepared | None:
+    def prepare(self, components: Sequence[Component], *, safe_seq: int | None = None) -> Prepared | None:
         """Read the state, and give every tensor its place in a slot; None if no slot is free."""
-        slot = next((slot for slot in self._slots if not slot.busy), None)
+        reading = self.reader.read(components)
+        layouts = reading.structure.layouts
+        slot = self._slots.acquire([layout.raw_size for layout in layouts if not layout.frozen], safe_seq=safe_seq)
         if slot is None:
             return None
-        skeletons, tensors = read(components)
-        images: list[Image] = []
-        placements: list[Placement] = []
-        for layout in self._plan(components, tensors):
-            array = slot.array(layout)
-            array[: len(layout.header)] = np.frombuffer(layout.header, np.uint8)
-            images.append(Image(layout=layout, raw=array.data))
-            for placed in layout.placed:
-                laid = placed.laid
-                if laid.size:
-                    name, source = f"{placed.component}.{laid.name}", tensors[placed.component][laid.name]
-                    target = array[laid.offset : laid.offset + laid.size]
-                    placements.append(Placement(name=name, source=source, target=target))
-        slot.busy = True
-        captured = Captured(images=tuple(images), components=skeletons, release=slot.free)
-        return Prepared(captured=captured, placements=tuple(placements))
+        use = Use(slot)
+        try:
+            raws, targets = self._laid_out(reading, slot)
+            images = tuple(
+                Image(layout=layout, raw=Gathered(layout, reading, number), steady=True)
+                if raw is None
+                else Image(layout=layout, raw=raw.data)
+                for number, (layout, raw) in enumerate(zip(layouts, raws, strict=True))
+            )
+        except BaseException:
+            use.release()
+            raise
+        return Prepared(reading=reading, images=images, use=use, targets=targets)
+
+    def _laid_out(self, reading: Reading, slot: Slot) -> tuple[tuple[Bytes | None, ...], tuple[Bytes | None, ...]]:
+        """The raw stream of every file, with its header, and the target of every tensor: made once for a slot, as long
+        as the structure stays."""
+        if reading.structure is not self._structure:
+            self._structure, self._slot_plans = reading.structure, []
+        for plan in self._slot_plans:
+            if plan.arrays is slot.arrays and plan.spots == reading.spots:
+                return plan.raws, plan.targets
+        arrays = iter(slot.arrays)
+        raws = tuple(None if layout.frozen else next(arrays) for layout in reading.structure.layouts)
+        for layout, raw in zip(reading.structure.layouts, raws, strict=True):
+            if raw is not None:
+                raw[: len(layout.header)] = np.frombuffer(layout.header, np.uint8)
+        targets = tuple(
+            None if (raw := raws[spot.file]) is None else raw[spot.start : spot.stop] for spot in reading.spots
+        )
+        plan = SlotPlan(arrays=slot.arrays, spots=reading.spots, raws=raws, targets=targets)
+        self._slot_plans = [plan, *(one for one in self._slot_plans if one.arrays is not slot.arrays)][:SLOT_PLANS_MAX]
+        return raws, targets
+
+    def note(self, components: Sequence[Component]) -> None:
+        self.reader.read(components)
+
+    def warm(self, components: Sequence[Component]) -> None:
+        self.warming(components)()
+
+    def warming(self, components: Sequence[Component]) -> Callable[[], None]:
+        """Read the state, and give what makes its slots."""
+        layouts = self.reader.read(components).structure.layouts
+        sizes = [layout.raw_size for layout in layouts if not layout.frozen]
+        return lambda: self._slots.warm(sizes)
+
+    def unfreeze(self, names: Sequence[tuple[str, str]]) -> None:
+        self.reader.unfreeze(names)
 
     def close(self) -> None:
-        """Nothing is held but memory."""
-
-    def check(self, components: Sequence[Component]) -> Mapping[str, Mapping[str, object]]:
-        """Plan for the state as it is, without a copy; gives what of it is no tensor. UnsupportedState or UsageError
-        name what cannot be captured."""
-        skeletons, tensors = read(components)
-        self._plan(components, tensors)
-        return skeletons
-
-    def _plan(
-        self, components: Sequence[Component], tensors: Mapping[str, Mapping[str, torch.Tensor]]
-    ) -> tuple[FileLayout, ...]:
-        facts = {name: tuple(_facts(key, tensor) for key, tensor in held.items()) for name, held in tensors.items()}
-        if facts != self._shape:  # a layout stays as long as names, dtypes and shapes do
-            weights = {component.name for component in components if component.weights}
-            self._layouts = plan(
-                {name: held for name, held in facts.items() if name in weights},
-                {name: held for name, held in facts.items() if name not in weights},
-                codec=self._codec,
-            )
-            self._shape = facts
-        return self._layouts
+        """Give the slots' memory back."""
+        self._slot_plans = []
+        self._slots.close()
 
 
-def read(
-    components: Sequence[Component],
-) -> tuple[dict[str, dict[str, object]], dict[str, dict[str, torch.Tensor]]]:
-    """Every component's kind and tree without tensors, and its tensors by name."""
-    skeletons: dict[str, dict[str, object]] = {}
-    tensors: dict[str, dict[str, torch.Tensor]] = {}
-    for component in components:
-        skeleton, held = split(
-            component.read(), component=component.name, named_by="state" if component.weights else ""
-        )
-        skeletons[component.name] = {"kind": component.kind, "state": skeleton}
-        tensors[component.name] = held
-    return skeletons, tensors
-
-
-def _facts(name: str, tensor: torch.Tensor) -> Facts:
-    dtype = str(tensor.dtype).removeprefix("torch.")
-    return (name, dtype, tuple(tensor.shape), tensor.element_size(), tensor.numel() * tensor.element_size())
-
-
-def copy(placement: Placement) -> None:
+def copy(target: Bytes, tensor: torch.Tensor) -> None:
     """Copy one tensor, from whatever device and layout, as bytes in C order."""
-    source = placement.source
-    torch.from_numpy(placement.target).view(source.dtype).view(source.shape).copy_(source)
+    source = tensor.detach()
+    torch.from_numpy(target).view(source.dtype).view(source.shape).copy_(source)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 
+from mementum.format import generations
 from mementum.format import manifest as manifests
 from mementum.records import Manifest
 from mementum.storage.store import Store
@@ -21,6 +22,6 @@ def _base32(number: int, width: int) -> str:
 
 
 def commit(manifest: Manifest, store: Store, folder: str) -> Manifest:
-    """Make the checkpoint exist. Every file that the manifest names must be durable already."""
-    store.put(f"{folder}/{manifests.NAME}", [manifests.render(manifest)])
+    """Make the checkpoint exist, or its next generation. Every file that the manifest names must be durable already."""
+    store.put(f"{folder}/{generations.manifest_name(manifest.generation)}", [manifests.render(manifest)])
     return manifest

@@ -8,66 +8,74 @@ once.
 
 from __future__ import annotations
 
+import queue
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from mementum.clock import Clock
-from mementum.execute.capture import BlockingCapture, Captured, Placement, copy
-from mementum.format.blocks import digest
+from mementum.execute.capture import BlockingCapture, Captured, Head, Prepared, Slots, copy
+from mementum.execute.device import DeviceCopy
+from mementum.execute.snapshot import Label
+from mementum.execute.structure import Bytes, Reading, Spot, Structure
+from mementum.execute.witness import Watched, Witness, what_happened, witness
 from mementum.live.component import Component
 from mementum.live.optimizers import OptimizerState
+from mementum.records import record
 
-SAMPLE = 4096  # bytes at the head of every tensor that are looked at before and after: 0.2 ms for 144 tensors
 CHUNK = 4 << 20  # bytes that are copied at once: in between, the interpreter may be had by the training
 
 
-class Witness:
-    """What a tensor was when its copy was asked for: torch's count of its changes, and a part of its bytes.
+@record
+class Split:
+    """Which tensors of a reading are copied beside the training, by their numbers, and which at once."""
 
-    The count sees every change in place but those through `.data` and of some fused kernels; the bytes see those."""
-
-    def __init__(self, placement: Placement, *, verify: bool) -> None:
-        self._placement = placement
-        self._version = placement.source._version
-        live = _bytes_of(placement.source)
-        self._digest = digest(live.data) if verify else None
-        self._head = live[:SAMPLE].copy()
-
-    def what_happened(self) -> str | None:
-        """Why the copy is not of the tensor as it was, or None."""
-        placement = self._placement
-        same = placement.source._version == self._version and np.array_equal(self._head, placement.target[:SAMPLE])
-        if same and self._digest in (None, digest(placement.target.data)):
-            return None
-        return f"{placement.name} was changed while it was copied, not by its optimizer's step"
+    structure: Structure
+    loose: tuple[Spot, ...]
+    watched: Watched
+    beside: tuple[int, ...]
+    on_device: tuple[int, ...]
+    at_once: tuple[int, ...]
 
 
 class Copying:
-    """A copy on its way."""
+    """A copy on its way. It holds the memory that it reads, whatever becomes of the tensors meanwhile."""
 
-    def __init__(self, placements: Sequence[Placement], *, verify: bool, clock: Clock) -> None:
-        self._placements, self._clock = placements, clock
-        self._witnesses = [Witness(placement, verify=verify) for placement in placements]
+    def __init__(self, split: Split, prepared: Prepared, *, verify: bool, clock: Clock) -> None:
+        tensors, targets = prepared.reading.tensors, prepared.targets
+        self._split, self._clock = split, clock
+        self._tensors = [tensors[number] for number in split.beside]
+        self._storages = [tensor.untyped_storage() for tensor in self._tensors]
+        self._targets = [target for number in split.beside if (target := targets[number]) is not None]
+        self._witness: Witness = witness(split.watched, self._tensors, verify=verify)
+        self._device = (
+            DeviceCopy(
+                [(tensors[number], target) for number in split.on_device if (target := targets[number]) is not None]
+            )
+            if split.on_device
+            else None
+        )
+        self._left = threading.Event()  # nothing of the source is needed any more, but by a device's stream
         self._ended = threading.Event()
         self._error: BaseException | None = None
         self._held_back_s: float | None = None  # when the first step came that had to wait
-        self._ended_s = 0.0
+        self._ended_s = self._whole_s = 0.0
         self.torn: str | None = None
-        self._thread = threading.Thread(target=self._run, name="mementum-copy", daemon=True)
-        self._thread.start()
 
     def hold_back(self) -> None:
-        """Wait until nothing of the source is needed any more."""
-        if self._ended.is_set():
-            return
-        if self._held_back_s is None:
-            self._held_back_s = self._clock.monotonic()
+        """Wait until nothing of the source is needed any more. On a device its stream waits, not this thread."""
+        if self._device is not None:
+            self._device.hold_back()
+        if not self._left.is_set():
+            if self._held_back_s is None:
+                self._held_back_s = self._clock.monotonic()
+            self._left.wait()
+
+    def wait(self) -> None:
+        """Wait until the copy is whole, on a device too."""
         self._ended.wait()
 
     @property
@@ -81,21 +89,73 @@ class Copying:
             raise self._error
         return self.torn
 
+    @property
+    def usable(self) -> bool:
+        """Whether the copy has ended well."""
+        return self._ended.is_set() and self._error is None and self.torn is None
+
     def waited_s(self) -> float:
         """Seconds for which a step was held back, once the copy has ended."""
         return 0.0 if self._held_back_s is None else max(0.0, self._ended_s - self._held_back_s)
 
-    def _run(self) -> None:
+    def copied_at_s(self) -> float:
+        """When the copy was whole, by the clock."""
+        return self._whole_s
+
+    def run(self) -> None:
+        """Do it, on the copying thread."""
         try:
-            for placement in self._placements:
-                _copy_in_chunks(placement)
-            told = (witness.what_happened() for witness in self._witnesses)
-            self.torn = next((what for what in told if what is not None), None)
+            watched = self._split.watched
+            if self._device is not None:
+                self._device.issue()
+            for spot, source, target in zip(watched.spots, watched.sources, self._targets, strict=True):
+                copy_in_chunks(spot.name, source, target)
+            self.torn = what_happened(self._witness, watched, self._targets)
+            self._leave()
+            if self._device is not None:
+                self._device.finish()
         except Exception as error:  # a thread's end: kept, and raised in the save
             self._error = error
         finally:
-            self._ended_s = self._clock.monotonic()
+            self._leave()
+            self._whole_s = self._clock.monotonic()
             self._ended.set()
+
+    def _leave(self) -> None:
+        if not self._left.is_set():
+            self._tensors, self._storages = [], []
+            self._ended_s = self._clock.monotonic()
+            self._left.set()
+
+
+class Copier:
+    """One thread that copies, and then does what must follow the copy, in the order in which it was asked to."""
+
+    def __init__(self, failed: Callable[[str], None]) -> None:
+        self._failed = failed
+        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def submit(self, work: Callable[[], None]) -> None:
+        if self._thread is None:
+            thread = threading.Thread(target=self._run, name="mementum-copy", daemon=True)
+            thread.start()
+            self._thread = thread
+        self._work.put(work)
+
+    def close(self) -> None:
+        if self._thread is not None:
+            self._work.put(None)
+            self._thread.join()
+            self._thread = None
+
+    def _run(self) -> None:
+        while (work := self._work.get()) is not None:
+            try:
+                work()
+            except Exception as error:  # the thread's border: the next copy needs it
+                self._failed(repr(error))
+            del work  # what it holds is the state: not kept until the next
 
 
 class OverlappedCapture:
@@ -110,51 +170,107 @@ class OverlappedCapture:
         codec: str,
         components: Sequence[Component],
         clock: Clock,
+        slots: Slots | None = None,
+        reuse_frozen: bool = False,
         verify: bool = False,
         give_up: Callable[[str], None] = lambda why: None,
+        failed: Callable[[str], None] = lambda why: None,
     ) -> None:
-        self._whole = BlockingCapture(codec=codec)
+        self._whole = BlockingCapture(codec=codec, slots=slots, reuse_frozen=reuse_frozen)
         self._verify, self._clock = verify, clock
         optimizers = [component for component in components if isinstance(component, OptimizerState)]
         self._hooked = {id(one.optimizer): one for one in optimizers if _calls_hooks(one.optimizer)}
         self.unhooked = tuple(one.name for one in optimizers if id(one.optimizer) not in self._hooked)
         self._copying: Copying | None = None
+        self._split: Split | None = None
+        self._copier = Copier(failed)
         self._give_up, self.gave_up = give_up, False
         # One registration for all optimizers, also copies and wrapped ones; it is filtered by identity.
         self._handle = register_optimizer_step_pre_hook(self._before_step)
 
-    def check(self, components: Sequence[Component]) -> Mapping[str, Mapping[str, object]]:
-        return self._whole.check(components)
+    def note(self, components: Sequence[Component]) -> None:
+        self._whole.note(components)
 
-    def take(self, components: Sequence[Component]) -> Captured | None:
+    def warm(self, components: Sequence[Component]) -> None:
+        self._copier.submit(self._whole.warming(components))
+
+    def unfreeze(self, names: Sequence[tuple[str, str]]) -> None:
+        self._whole.unfreeze(names)
+
+    def take(self, components: Sequence[Component], *, safe_seq: int | None = None) -> Captured | None:
         if self._copying is not None:
-            self._copying.hold_back()  # no step came since: the source must not be read twice at a time
+            self._copying.wait()  # no step came since: the source must not be read twice at a time
             if self._copying.torn is not None and not self.gave_up:
                 self.gave_up = True
                 self._give_up(self._copying.torn)
         if self.gave_up:
-            return self._whole.take(components)
-        planned = self._whole.prepare(components)
-        if planned is None:
+            return self._whole.take(components, safe_seq=safe_seq)
+        prepared = self._whole.prepare(components, safe_seq=safe_seq)
+        if prepared is None:
             return None
-        steady = self._steady()
-        later: list[Placement] = []
+        use, reading = prepared.use, prepared.reading
         try:
-            for placement in planned.placements:
-                tensor = placement.source
-                if _is_plain(tensor) and _address(tensor) in steady:
-                    later.append(placement)
-                else:
-                    copy(placement)
-            copying = self._copying = Copying(later, verify=self._verify, clock=self._clock)
+            split = self._split_of(reading, prepared.targets)
+            for number in split.at_once:
+                target = prepared.targets[number]
+                if target is not None:
+                    copy(target, reading.tensors[number])
+            copying = Copying(split, prepared, verify=self._verify, clock=self._clock)
+            self._copier.submit(copying.run)
         except BaseException:  # also where no thread can be started
-            planned.captured.release()
+            use.release()
             raise
-        return replace(planned.captured, outcome=copying.outcome, waited_s=copying.waited_s)
+        self._copying = copying
+
+        def seal(label: Label, head: Head) -> None:
+            self._copier.submit(lambda: use.seal(head, label) if copying.usable else None)
+
+        return Captured(
+            images=prepared.images,
+            components=reading.components,
+            release=use.release,
+            seal=seal,
+            outcome=copying.outcome,
+            waited_s=copying.waited_s,
+            copied_at_s=copying.copied_at_s,
+        )
 
     def close(self) -> None:
-        """Let go of the optimizers."""
+        """Let go of the optimizers and of the slots."""
         self._handle.remove()
+        self._copier.close()
+        self._copying = self._split = None
+        self._whole.close()
+
+    def _split_of(self, reading: Reading, targets: Sequence[Bytes | None]) -> Split:
+        """Made anew only when the structure is another one, or tensors of somebody else's have moved."""
+        known = self._split
+        if known is not None and known.structure is reading.structure and known.loose == reading.loose:
+            return known
+        steady = self._steady()
+        beside: list[int] = []
+        on_device: list[int] = []
+        at_once: list[int] = []
+        for number, (spot, tensor) in enumerate(zip(reading.spots, reading.tensors, strict=True)):
+            if targets[number] is None:
+                continue
+            if _address(tensor) not in steady:
+                at_once.append(number)
+            elif spot.address:
+                beside.append(number)
+            else:
+                (on_device if tensor.device.type == "cuda" else at_once).append(number)
+        watched = Watched([reading.spots[number] for number in beside])
+        split = Split(
+            structure=reading.structure,
+            loose=reading.loose,
+            watched=watched,
+            beside=tuple(beside),
+            on_device=tuple(on_device),
+            at_once=tuple(at_once),
+        )
+        self._split = split
+        return split
 
     def _steady(self) -> set[tuple[int, int]]:
         """Addresses of the tensors that only the step of a hooked optimizer changes."""
@@ -200,22 +316,11 @@ def _calls_hooks(optimizer: torch.optim.Optimizer) -> bool:
     return bool(getattr(type(optimizer).step, "hooked", False)) and hasattr(optimizer, "_optimizer_step_pre_hooks")
 
 
-def _is_plain(tensor: torch.Tensor) -> bool:
-    """Whether its memory holds its bytes as they go into the file."""
-    return tensor.device.type == "cpu" and tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg())
-
-
 def _address(tensor: torch.Tensor) -> tuple[int, int]:
     return (tensor.data_ptr(), tensor.numel() * tensor.element_size())
 
 
-def _bytes_of(tensor: torch.Tensor) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    flat: np.ndarray[Any, np.dtype[np.uint8]] = tensor.reshape(-1).view(torch.uint8).numpy()
-    return flat
-
-
-def _copy_in_chunks(placement: Placement) -> None:
+def copy_in_chunks(name: str, source: Bytes, target: Bytes) -> None:
     """With numpy, not torch: torch would take the training's threads for it."""
-    source = _bytes_of(placement.source)
     for start in range(0, source.size, CHUNK):
-        placement.target[start : start + CHUNK] = source[start : start + CHUNK]
+        target[start : start + CHUNK] = source[start : start + CHUNK]

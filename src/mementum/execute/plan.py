@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 from mementum.format.blocks import Stretch
 from mementum.format.weights import Laid, header, lay
 from mementum.records import StoredTensor, record
 
 BLOCKS_NAME = "optimizer.blocks"
+FROZEN = ".frozen.safetensors"  # how the names of files end that hold what nothing is expected to change
 RAW = "raw"
+NOTHING: Mapping[str, frozenset[str]] = MappingProxyType({})
 
 # (name, dtype, shape, bytes an element, bytes in all)
 Facts = tuple[str, str, tuple[int, ...], int, int]
@@ -33,6 +36,7 @@ class FileLayout:
     stretches: tuple[Stretch, ...]
     codec: str
     raw_size: int
+    frozen: bool = False  # whether it holds what nothing is expected to change
 
     @property
     def tensors(self) -> tuple[StoredTensor, ...]:
@@ -55,25 +59,42 @@ def weights_name(component: str) -> str:
     return f"{component}.safetensors"
 
 
+def frozen_name(component: str) -> str:
+    return f"{component}{FROZEN}"
+
+
 def plan(
-    weights: Mapping[str, Iterable[Facts]], others: Mapping[str, Iterable[Facts]], *, codec: str
+    weights: Mapping[str, Iterable[Facts]],
+    others: Mapping[str, Iterable[Facts]],
+    *,
+    codec: str,
+    frozen: Mapping[str, frozenset[str]] = NOTHING,
 ) -> tuple[FileLayout, ...]:
-    """One safetensors file for each component of weights, one file of blocks for all other tensors."""
-    layouts = [_safetensors(component, facts) for component, facts in weights.items()]
+    """One safetensors file for each component of weights, and one for those of its tensors that are frozen; one file of
+    blocks for all other tensors."""
+    layouts: list[FileLayout] = []
+    for component, facts in weights.items():
+        still, kept = frozen.get(component, frozenset()), tuple(facts)
+        if still:
+            held = (fact for fact in kept if fact[0] in still)
+            layouts.append(_safetensors(component, held, name=frozen_name(component), frozen=True))
+        if len(still) < len(kept) or not kept:
+            rest = (fact for fact in kept if fact[0] not in still)
+            layouts.append(_safetensors(component, rest, name=weights_name(component)))
     loose = [(component, fact) for component, facts in others.items() for fact in facts]
     if loose:
         layouts.append(_blocks(loose, codec))
     return tuple(layouts)
 
 
-def _safetensors(component: str, facts: Iterable[Facts]) -> FileLayout:
+def _safetensors(component: str, facts: Iterable[Facts], *, name: str, frozen: bool = False) -> FileLayout:
     laid = lay(facts)
     head = header(laid)
     placed = tuple(Placed(component=component, laid=_moved(tensor, len(head))) for tensor in laid)
     raw_size = len(head) + sum(tensor.size for tensor in laid)
     whole = Stretch(offset=0, size=raw_size, width=1)
     return FileLayout(
-        name=weights_name(component), header=head, placed=placed, stretches=(whole,), codec=RAW, raw_size=raw_size
+        name=name, header=head, placed=placed, stretches=(whole,), codec=RAW, raw_size=raw_size, frozen=frozen
     )
 
 

@@ -3,22 +3,51 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from mementum.errors import CheckpointError, MementumError
+from mementum.format import generations, index
 from mementum.format import manifest as manifests
 from mementum.records import Manifest
 from mementum.storage.store import Home, Store
 
-# What we write into a checkpoint's folder. Anything else there is somebody's, and is never touched.
-OURS = re.compile(r"([^/]+\.safetensors|[^/]+\.blocks|index-\d+\.json|context-\d+\.json)")
+# What we write into a checkpoint's folder whatever the training is made of. Its files of weights have the names of the
+# models besides, which only an index or a manifest can tell from a file that somebody put there.
+OURS = re.compile(rf"model(\.frozen)?\.safetensors|context-\d{{5}}\.json|{generations.REWRITTEN.pattern}")
+WEIGHTS, FROZEN = ".safetensors", ".frozen.safetensors"
+INDEX = re.compile(rf"index-\d{{5}}{generations.SUFFIX}\.json")
 FOLDER = re.compile(r"step_\d{10,}(-\d+)?")
 
 
-def remove(manifest: Manifest, store: Store, folder: str) -> None:
-    """Manifest, then the rest: whatever line we die on, nothing that is listed lacks a part."""
-    store.delete(f"{folder}/{manifests.NAME}")
-    for file in manifest.files:
-        store.delete(f"{folder}/{file.name}")
+def refusal(manifest: Manifest, store: Store, folder: str) -> str | None:
+    """Why the folder is not to be touched, or None: its manifest is that of another checkpoint.
+
+    Who was superseded and stood still may find that the later attempt has gone back and saved in this very folder."""
+    for name in _standing(store, folder):
+        if not manifests.has_id(store.get(f"{folder}/{name}", 0, manifests.HEAD), manifest.id):
+            return f"{folder}/{name} is not the manifest of {manifest.id}"
+    return None
+
+
+def remove(manifest: Manifest, store: Store, folder: str) -> str | None:
+    """Manifests, the lower generations first, then the rest: whatever line we die on, nothing that is listed lacks a
+    part. Why nothing was removed, or None.
+
+    Where no manifest is left, what lies in the folder may be a save of a later attempt, and is a sweep's to judge."""
+    names = _standing(store, folder)
+    named = dict.fromkeys(file.name for file in manifest.files)
+    for name in names:
+        for part in _files(store, f"{folder}/{name}"):
+            named.setdefault(part)
+    for name in names:
+        if not manifests.has_id(store.get(f"{folder}/{name}", 0, manifests.HEAD), manifest.id):
+            return f"{folder}/{name} is not the manifest of {manifest.id}"
+        store.delete(f"{folder}/{name}")
+    if names:
+        # The index after what it names: while a file of weights is there, a sweep can tell that it is ours.
+        for part in sorted(named, key=lambda part: part.endswith(".json")):
+            store.delete(f"{folder}/{part}")
+    return None
 
 
 def orphans(store: Home) -> tuple[str, ...]:
@@ -26,25 +55,50 @@ def orphans(store: Home) -> tuple[str, ...]:
 
     A manifest that somebody made a link or a folder is no object, and its parts are no orphans: we never leave that.
     Only the holder of the task may delete them: to anybody else a save in progress looks the same."""
-    named: set[str] = set()
-    parts: list[str] = []
-    for stat in store.list("step_"):
-        folder, _, name = stat.key.partition("/")
-        if name.startswith("meta") and name.endswith(".json"):
-            named.add(folder)
-        elif FOLDER.fullmatch(folder) and OURS.fullmatch(name):
-            parts.append(stat.key)
-    folders = {key.partition("/")[0] for key in parts} - named
-    unnamed = {folder for folder in folders if not store.taken(f"{folder}/{manifests.NAME}")}
-    return tuple(key for key in parts if key.partition("/")[0] in unnamed)
+    found: list[str] = []
+    every = _folders(store)
+    for folder, names in every.items():
+        if any(_looks_like_a_manifest(name) for name in names):
+            continue
+        if any(store.taken(f"{folder}/{name}") for name in generations.possible(names)):
+            continue
+        ours = {name for name in names if OURS.fullmatch(name)}
+        if any(name.endswith(WEIGHTS) for name in names if name not in ours):
+            ours |= _known(store, every, folder)
+        found += (f"{folder}/{name}" for name in names if name in ours)
+    return tuple(found)
 
 
 def clear(store: Store, keys: Sequence[str]) -> None:
     """Delete orphans. Their manifests first, though they are gone: who removed one may have died before the fsync, and
     a delete is durable even where nothing is left to delete. Else a power cut could bring back a manifest alone."""
-    for folder in dict.fromkeys(key.partition("/")[0] for key in keys):
-        store.delete(f"{folder}/{manifests.NAME}")
+    for folder, names in _by_folder(keys).items():
+        for name in generations.possible(names):
+            store.delete(f"{folder}/{name}")
     for key in keys:
+        store.delete(key)
+
+
+def outdated(store: Home) -> tuple[str, ...]:
+    """Keys of what a settling that was killed left beside the manifest that holds: lower generations of it, and parts
+    that came with a generation and that it does not name. Where anything cannot be read, nothing is."""
+    found: list[str] = []
+    for folder, names in _folders(store).items():
+        lower, parts = generations.standing(names), [name for name in names if generations.REWRITTEN.fullmatch(name)]
+        originals = {generations.part_name(name, 1) for name in parts}
+        if lower and (len(lower) > 1 or len(originals) < len(parts)):  # else there is nothing beside what it names
+            found += (f"{folder}/{name}" for name in _outdated(store, folder, lower, parts))
+    return tuple(found)
+
+
+def clear_outdated(store: Store, keys: Sequence[str]) -> None:
+    """Delete what is outdated, manifests first. Before them a name that is not there: that makes the folder durable as
+    it stands, and with it the manifest that holds, whose writer may have died before the fsync."""
+    for folder in _by_folder(keys):
+        present = _standing(store, folder)
+        highest = max(generations.generation_of(name) or 1 for name in (*present, manifests.NAME))
+        store.delete(f"{folder}/{generations.manifest_name(highest + 1)}")
+    for key in sorted(keys, key=lambda key: generations.generation_of(key.partition("/")[2]) is None):
         store.delete(key)
 
 
@@ -54,3 +108,69 @@ def discard(store: Store, folder: str) -> None:
     store.delete(f"{folder}/{manifests.NAME}")
     for stat in tuple(store.list(f"{folder}/")):
         store.delete(stat.key)
+
+
+def _outdated(store: Store, folder: str, standing: Sequence[str], parts: Sequence[str]) -> Iterator[str]:
+    try:
+        key = f"{folder}/{standing[-1]}"
+        holds = generations.parse(store.get(key, 0, manifests.READ_MAX), key)
+        if refusal(holds, store, folder) is not None:  # two checkpoints in one folder: that is for a person to look at
+            return
+    except MementumError:
+        return
+    yield from standing[:-1]
+    named = {file.name for file in holds.files}
+    for name in parts:  # one generation above is what a settling had begun; a higher one is not our doing
+        if name not in named and generations.brought_by(name) <= holds.generation + 1:
+            yield name
+
+
+def _standing(store: Store, folder: str) -> tuple[str, ...]:
+    prefix = f"{folder}/"
+    return generations.standing(stat.key.removeprefix(prefix) for stat in store.list(f"{prefix}meta"))
+
+
+def _files(store: Store, key: str) -> tuple[str, ...]:
+    """What a manifest names; nothing where it cannot be read."""
+    try:
+        return tuple(file.name for file in generations.parse(store.get(key, 0, manifests.READ_MAX), key).files)
+    except CheckpointError:
+        return ()
+
+
+def _known(store: Store, every: Mapping[str, Sequence[str]], folder: str) -> set[str]:
+    """Names of files of weights that are ours: the folder's index has them, or some manifest of the task."""
+    known: set[str] = set()
+    for name in every[folder]:
+        if INDEX.fullmatch(name):
+            try:
+                known |= {file.name for file in index.parse(store.get(f"{folder}/{name}"), name).files}
+            except CheckpointError:
+                continue
+    for other, names in every.items():
+        for name in generations.standing(names):
+            known.update(_files(store, f"{other}/{name}"))
+    weights = {name for name in known if name.endswith(WEIGHTS)}
+    return weights | {name.removesuffix(WEIGHTS) + FROZEN for name in weights}
+
+
+def _looks_like_a_manifest(name: str) -> bool:
+    return name.startswith("meta") and name.endswith(".json")
+
+
+def _folders(store: Store) -> dict[str, list[str]]:
+    """Names of the objects that lie directly in a checkpoint's folder."""
+    found = _by_folder(stat.key for stat in store.list("step_"))
+    return {
+        folder: [name for name in names if "/" not in name]
+        for folder, names in found.items()
+        if FOLDER.fullmatch(folder)
+    }
+
+
+def _by_folder(keys: Iterable[str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for key in keys:
+        folder, _, name = key.partition("/")
+        found.setdefault(folder, []).append(name)
+    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 import xxhash
 
@@ -24,7 +25,13 @@ class Stretch:
     width: int
 
 
-def encode(raw: memoryview, stretches: Sequence[Stretch], codec: str) -> Iterator[tuple[Block, Buffer]]:
+class Raw(Protocol):
+    """A file's raw stream, piece by piece: memory, or something that fetches a piece when it is asked for it."""
+
+    def __getitem__(self, piece: slice, /) -> memoryview: ...
+
+
+def encode(raw: Raw, stretches: Sequence[Stretch], codec: str) -> Iterator[tuple[Block, Buffer]]:
     """Cut and encode a raw stream; yields each block with the bytes to store, in file order."""
     offset = 0
     for stretch in stretches:

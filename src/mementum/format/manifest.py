@@ -12,7 +12,7 @@ from typing import Any
 
 from blake3 import blake3
 
-from mementum.errors import UnknownFormat
+from mementum.errors import UnknownFormat, UsageError
 from mementum.format import typed_json
 from mementum.format.fields import FORMAT, Fields, read_json, require_known
 from mementum.records import Granularity, Health, Manifest, StoredFile
@@ -20,6 +20,9 @@ from mementum.records import Granularity, Health, Manifest, StoredFile
 NAME = "meta.json"
 ZEROS = "0" * 64
 FILES_MAX = 1_000_000  # more ranks times files than any job has
+SIZE_MAX = 64 << 20  # 10,000 ranks with 40 files each; a file that is no manifest must not fill the memory of a reader
+READ_MAX = SIZE_MAX + 1  # what a reader asks for: a byte more than it accepts
+HEAD = 256  # bytes of a manifest in which its id stands
 
 
 def digest(data: bytes | memoryview) -> str:
@@ -27,11 +30,17 @@ def digest(data: bytes | memoryview) -> str:
     return blake3(data).hexdigest()
 
 
+def has_id(head: bytes | memoryview, id: str) -> bool:
+    """Whether a manifest, of which `head` are the first HEAD bytes or more, is that of this checkpoint."""
+    return f'"id": {json.dumps(id, ensure_ascii=False)},'.encode() in bytes(head[:HEAD])
+
+
 def render(manifest: Manifest) -> bytes:
-    """The manifest's bytes, digest included."""
+    """The manifest's bytes, digest included. UsageError if they are more than a reader accepts."""
     fields: dict[str, Any] = {
         "format": FORMAT,
         "id": manifest.id,
+        **({"generation": manifest.generation} if manifest.generation > 1 else {}),
         "seq": manifest.seq,
         "task": manifest.task,
         "attempt": manifest.attempt,
@@ -54,8 +63,14 @@ def render(manifest: Manifest) -> bytes:
         "user": typed_json.encode(dict(manifest.user)),
         "digest": ZEROS,
     }
-    text = json.dumps(fields, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    return _with_digest(text.encode())
+    blank = (json.dumps(fields, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
+    if len(blank) > SIZE_MAX:
+        raise UsageError(
+            f"the manifest of step {manifest.step} would have {len(blank)} bytes, at most {SIZE_MAX} can be read again",
+            kept="older checkpoints",
+            next_command="keep what is large in the state, not in user fields or metrics",
+        )
+    return _with_digest(blank)
 
 
 def _render_file(file: StoredFile) -> dict[str, object]:
@@ -74,6 +89,8 @@ def parse(data: bytes | memoryview, what: str = NAME) -> Manifest:
     """Read and prove a manifest. UnknownFormat says what is wrong: not JSON, changed, or a field; NotReadableHere if it
     is whole and newer. Every format keeps its digest in the same way, so that a changed byte never looks like an
     upgrade."""
+    if len(data) > SIZE_MAX:
+        raise UnknownFormat(f"{what} has over {SIZE_MAX} bytes, more than any manifest")
     fields = read_json(data, what)
     claimed = fields.text("digest")
     head, found, tail = bytes(data).rpartition(claimed.encode() or ZEROS.encode())
@@ -104,6 +121,7 @@ def parse(data: bytes | memoryview, what: str = NAME) -> Manifest:
         versions=fields.mapping("versions"),
         code=_typed(fields, "code"),
         user=_typed(fields, "user"),
+        generation=_generation(fields),
     )
 
 
@@ -123,6 +141,12 @@ def _decoded(data: Mapping[str, Any], path: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         raise UnknownFormat(f"{path} is not an object")
     return value
+
+
+def _generation(fields: Fields) -> int:
+    if "generation" not in fields.data:
+        return 1
+    return fields.count("generation") or fields.wrong("generation", "a number from 1")
 
 
 def _granularity(fields: Fields) -> Granularity:

@@ -25,6 +25,7 @@ __all__ = [
     "JSON",
     "MAX_DEPTH",
     "MAX_SIZE",
+    "Encoded",
     "TensorParts",
     "TensorRef",
     "decode",
@@ -67,6 +68,13 @@ class TensorParts:
     kind: str
     parts: Mapping[str, str]
     facts: Mapping[str, Any]
+
+
+@record
+class Encoded:
+    """What `encode` has made of a value that may change before the document is written: it goes in as it stands."""
+
+    data: JSON
 
 
 def encode(value: object, *, path: str = "$") -> JSON:
@@ -365,6 +373,7 @@ def _may_be_key(value: object) -> bool:
 
 LEAF_ENCODERS: dict[type, Callable[[Any], JSON]] = {
     **typed_scalars.ENCODERS,
+    Encoded: lambda encoded: encoded.data,
     TensorRef: lambda ref: {"$tensor": encode_str(ref.name)},
     TensorParts: lambda it: {"$tensor_parts": [it.kind, dict(it.parts), dict(it.facts)]},
 }

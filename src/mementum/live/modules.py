@@ -130,7 +130,7 @@ class ModuleState:
         assert isinstance(tree, dict)
         live = self.module.state_dict()
         names = by_canonical(live, of=self.name)
-        # What the module's own code may keep must not be a view of a file.
+        # What the module's own code may keep gets memory of its own: it would hold that of all weights.
         state = OrderedDict(
             (names[key], copy.deepcopy(value) if key.rpartition(".")[2] == EXTRA_STATE else value)
             for key, value in tree["state"].items()

@@ -39,11 +39,15 @@ class OptimizerState:
     def _groups(self) -> list[list[tuple[str, torch.Tensor]]]:
         return [
             [
-                (self._names.get(id(parameter), f"#{number}.{position}"), parameter)
+                (self.name_of(parameter, number, position), parameter)
                 for position, parameter in enumerate(group["params"])
             ]
             for number, group in enumerate(self.optimizer.param_groups)
         ]
+
+    def name_of(self, parameter: torch.Tensor, group: int, position: int) -> str:
+        """What a parameter is called; by its place in the optimizer where no registered model has it."""
+        return self._names.get(id(parameter), f"#{group}.{position}")
 
     def read(self) -> object:
         packed = self.optimizer.state_dict()

@@ -10,14 +10,15 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from mementum.errors import MementumError, NotReadableHere, UnknownFormat
-from mementum.format import blocks, context, index
+from mementum.errors import KeyMissing, MementumError, NotReadableHere, UnknownFormat
+from mementum.format import blocks, context, generations, index
 from mementum.format import manifest as manifests
 from mementum.records import Block, Buffer, Damage, DataFile, Index, Manifest, StoredFile, record
 from mementum.storage.store import Store
 
-INDEX = re.compile(r"index-\d{5}\.json")
+INDEX = re.compile(rf"index-\d{{5}}{generations.SUFFIX}\.json")
 CONTEXT = re.compile(r"context-\d{5}\.json")
+LOOKS = 3  # for a manifest that is not there any more when it is read: its next generation takes seconds to make
 Take = Callable[[Block, Buffer], None]
 
 
@@ -52,29 +53,38 @@ def examine(store: Store, folder: str, manifest: Manifest) -> Proved | tuple[Dam
             elif INDEX.fullmatch(file.name) or CONTEXT.fullmatch(file.name):
                 damage.append(Damage(key=key, what="the manifest has no digest of it"))
         except MementumError as error:
-            damage.append(_damage(key, error))
+            damage.append(damage_of(key, error))
     for pattern, what in ((INDEX, "index"), (CONTEXT, "context")):
         if not any(pattern.fullmatch(file.name) for file in manifest.files):
-            damage.append(Damage(key=f"{folder}/{manifests.NAME}", what=f"the manifest names no {what}"))
+            damage.append(Damage(key=_key(folder, manifest), what=f"the manifest names no {what}"))
     if not damage:
         damage += _agreement(folder, manifest, indexes[0])
     return tuple(damage) if damage else Proved(index=indexes[0], context=contexts[0])
 
 
 def read_manifest(store: Store, folder: str) -> Manifest | Damage:
-    """The manifest of a folder as it lies there now, or what is wrong with it."""
-    key = f"{folder}/{manifests.NAME}"
-    try:
-        return manifests.parse(store.get(key), key)
-    except MementumError as error:
-        return _damage(key, error)
+    """The manifest of a folder that holds now, of the highest generation there is, or what is wrong with it."""
+    for _ in range(LOOKS):
+        names = generations.standing(stat.key.removeprefix(f"{folder}/") for stat in store.list(f"{folder}/meta"))
+        key = f"{folder}/{names[-1] if names else manifests.NAME}"
+        try:
+            return generations.parse(store.get(key, 0, manifests.READ_MAX), key)
+        except KeyMissing as error:  # a training that goes on may have put the next generation in its place
+            missing = damage_of(key, error)
+        except MementumError as error:
+            return damage_of(key, error)
+    return missing
 
 
-def _damage(key: str, error: MementumError) -> Damage:
-    """The damage that an error means, or the error itself where it tells of this process."""
-    if isinstance(error, NotReadableHere) or isinstance(error.__cause__, PermissionError):
+def damage_of(key: str, error: MementumError) -> Damage:
+    """The damage that an error means; the error itself is raised where it tells of this process."""
+    if tells_of_this_process(error):
         raise error
     return Damage(key=key, what=error.message)
+
+
+def tells_of_this_process(error: MementumError) -> bool:
+    return isinstance(error, NotReadableHere) or isinstance(error.__cause__, PermissionError)
 
 
 def read_blocks(store: Store, key: str, file: DataFile, take: Take) -> list[Damage]:
@@ -86,7 +96,7 @@ def read_blocks(store: Store, key: str, file: DataFile, take: Take) -> list[Dama
             if wrong is None:
                 take(block, blocks.decode(block, stored))
         except MementumError as error:
-            return [_damage(key, error)]
+            return [damage_of(key, error)]
         if wrong is not None:
             return [Damage(key=key, what=wrong)]
     return []
@@ -100,7 +110,7 @@ def _sizes(store: Store, folder: str, manifest: Manifest) -> list[Damage]:
     try:
         found = {stat.key.removeprefix(f"{folder}/"): stat.size for stat in store.list(f"{folder}/")}
     except MementumError as error:
-        return [_damage(folder, error)]
+        return [damage_of(folder, error)]
     damage: list[Damage] = []
     for file in manifest.files:
         size = found.get(file.name)
@@ -130,4 +140,8 @@ def _agreement(folder: str, manifest: Manifest, proof: Index) -> list[Damage]:
     names = ", ".join(
         sorted(name for name in in_index.keys() | in_manifest.keys() if in_index.get(name) != in_manifest.get(name))
     )
-    return [Damage(key=f"{folder}/{manifests.NAME}", what=f"manifest and index do not agree on {names}")]
+    return [Damage(key=_key(folder, manifest), what=f"manifest and index do not agree on {names}")]
+
+
+def _key(folder: str, manifest: Manifest) -> str:
+    return f"{folder}/{generations.manifest_name(manifest.generation)}"

@@ -9,10 +9,13 @@ import fcntl
 import functools
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Protocol, Self
 
+from mementum.storage.descriptor import Descriptor
+from mementum.storage.direct import DirectFile, OpenFile
 from mementum.storage.store import Buffer
 
 CREATE_ATTEMPTS = 3  # each lost one needs another sweeper to arrive within the microseconds between open and flock
@@ -23,7 +26,7 @@ AT_FDCWD = -100
 RENAME_NOREPLACE = 1
 
 NO_RENAMEAT2 = frozenset({errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP})
-NO_LINKS = frozenset({errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK})
+NO_LINKS = frozenset({errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK, errno.EXDEV})
 NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EBADF})
 NOT_A_LEFTOVER = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENXIO, errno.EACCES})
 
@@ -32,7 +35,8 @@ class NewFile(Protocol):
     """A file that is being written. Its bytes are durable after `fsync`; its name is not (see `Disk.fsync_dir`)."""
 
     def write(self, chunk: Buffer) -> None:
-        """Write all of `chunk` (C-contiguous) at the end."""
+        """Write all of `chunk` (C-contiguous) at the end. When this raises, the file is lost, as after a failed
+        fsync."""
         ...
 
     def fsync(self) -> None:
@@ -72,6 +76,11 @@ class Disk(Protocol):
 
     def rename_new(self, old: str, new: str) -> None:
         """Rename at once or not at all. FileExistsError if `new` exists: nothing is ever replaced."""
+        ...
+
+    def link(self, old: str, new: str) -> None:
+        """Make `new` another name of the file `old`. FileExistsError if it exists; one of NO_LINKS where the file
+        system cannot."""
         ...
 
     def unlink(self, path: str) -> None: ...
@@ -115,9 +124,16 @@ def folder_of(path: str) -> str:
 class PosixDisk:
     """The real one. Paths are absolute; folders and files get their modes from the umask."""
 
+    _cached_only: Mapping[int, str] = MappingProxyType({})  # by device: the first path where it showed
+
+    @property
+    def refused_direct(self) -> str | None:
+        """The first file whose file system took no direct write. It was written all the same, at a higher cost."""
+        return next(iter(self._cached_only.values()), None)
+
     def create(self, path: str) -> NewFile:
         for _ in range(CREATE_ATTEMPTS):
-            file = _PosixFile(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
+            file = self._made(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666), path)
             try:
                 if _mark_in_use(file.descriptor, path):
                     return file
@@ -128,9 +144,20 @@ class PosixDisk:
             file.close()
         raise OSError(errno.EAGAIN, "removed by a sweeper each time it was made", path)
 
+    def _made(self, descriptor: int, path: str) -> OpenFile:
+        device = os.fstat(descriptor).st_dev
+        if device in self._cached_only:
+            return OpenFile(descriptor)
+
+        def refused() -> None:
+            if device not in self._cached_only:  # another file may have been refused meanwhile
+                self._cached_only = MappingProxyType({**self._cached_only, device: path})
+
+        return DirectFile(descriptor, refused)
+
     def append(self, path: str) -> NewFile:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
-        return _PosixFile(os.open(path, flags, 0o666))
+        return OpenFile(os.open(path, flags, 0o666))
 
     def read(self, path: str, start: int = 0, size: int | None = None) -> bytes:
         descriptor = _open_regular(path, os.O_RDONLY)
@@ -151,6 +178,9 @@ class PosixDisk:
             if error.errno not in NO_RENAMEAT2:
                 raise
             _rename_by_link(old, new)
+
+    def link(self, old: str, new: str) -> None:
+        os.link(old, new, follow_symlinks=False)
 
     def unlink(self, path: str) -> None:
         os.unlink(path)
@@ -230,70 +260,7 @@ class PosixDisk:
         return Path(path)
 
 
-class _Descriptor:
-    """An open descriptor that a forked child must not keep alive."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor: int | None = descriptor
-        _open_here.add(self)
-
-    @property
-    def descriptor(self) -> int:
-        assert self._descriptor is not None, "used after it was closed"
-        return self._descriptor
-
-    def close(self) -> None:
-        _open_here.discard(self)
-        descriptor, self._descriptor = self._descriptor, None
-        if descriptor is not None:
-            os.close(descriptor)
-
-
-# A flock belongs to the open file, which a forked child shares: a data worker that outlives its killed parent would
-# hold the parent's locks for it. Only a hook of the whole process can close them in the child, hence this one piece of
-# module state. It is a strong set, since a lock whose owner forgot it is held all the same.
-_open_here: set[_Descriptor] = set()
-
-
-def _close_in_child() -> None:
-    for each in tuple(_open_here):
-        with contextlib.suppress(OSError):
-            each.close()
-
-
-os.register_at_fork(after_in_child=_close_in_child)
-
-
-class _PosixFile(_Descriptor):
-    """A NewFile on a descriptor."""
-
-    _lost = False
-
-    def write(self, chunk: Buffer) -> None:
-        view = memoryview(chunk)
-        if view.nbytes == 0:  # an empty view of several dimensions cannot be cast
-            return
-        rest = view.cast("B")
-        while rest:
-            rest = rest[os.write(self.descriptor, rest) :]
-
-    def fsync(self) -> None:
-        if self._lost:
-            raise OSError(errno.EIO, "an earlier fsync of this file failed, so that its bytes are lost")
-        try:
-            os.fsync(self.descriptor)
-        except OSError:
-            self._lost = True
-            raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-class _PosixLock(_Descriptor):
+class _PosixLock(Descriptor):
     """A DiskLock on a descriptor. It is released by closing: an unlock by a child would take the parent's lock too."""
 
     def release(self) -> None:

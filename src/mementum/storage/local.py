@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 from mementum.errors import KeyMissing, KeyTaken, StoreError, UsageError
-from mementum.storage.disk import Disk, NewFile, folder_of
+from mementum.storage.disk import NO_LINKS, Disk, folder_of
 from mementum.storage.store import Buffer, Hold, Stat
 
+T = TypeVar("T")
 TEMP_SUFFIX = ".tmp"  # no key may end so: whatever does is a leftover of a put, or of one that still runs
 COMPONENT_BYTES_MAX = 200  # file systems take 255; the temporary name adds 13, and a few are left for other tiers
 KEY_BYTES_MAX = 1000  # object stores take 1024, and a key must be able to move to one under a short prefix
@@ -173,6 +176,31 @@ class LocalStore:
         with self._told(key):
             return self._is_taken(self._path(key))
 
+    def link(self, key: str, new_key: str) -> bool:
+        path, new = self._path(key), self._path(new_key)
+        with self._told(new_key):
+            if self._object(key) is None:
+                raise KeyMissing(key)
+            if self._is_taken(new):
+                raise KeyTaken(new_key)
+            try:
+                self._open(new, functools.partial(self._disk.link, path))
+            except FileExistsError as error:
+                raise KeyTaken(new_key) from error
+            except FileNotFoundError as error:  # removed since we looked
+                raise KeyMissing(key) from error
+            except OSError as error:
+                if error.errno not in NO_LINKS:
+                    raise
+                return False
+            try:
+                self._disk.fsync_dir(folder_of(new))
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    self._disk.unlink(new)
+                raise
+        return True
+
     def append(self, key: str, data: bytes) -> None:
         path = self._path(key)
         with self._told(key):
@@ -193,8 +221,8 @@ class LocalStore:
                     return self._disk.lock(path)
         raise KeyMissing(key)
 
-    def _open(self, path: str, open_file: Callable[[str], NewFile]) -> NewFile:
-        """Open a file in a folder that is there and durable."""
+    def _open(self, path: str, open_file: Callable[[str], T]) -> T:
+        """Open or make a file in a folder that is there and durable."""
         folder = folder_of(path)
         with self._folders:
             for _ in range(REMOVALS_MAX):

@@ -62,6 +62,11 @@ class Home(Store, Protocol):
         """Whether a put of the key would be refused: by an object, or by something of that name that is none."""
         ...
 
+    def link(self, key: str, new_key: str) -> bool:
+        """Make `new_key` another name of the bytes of `key`; durable on return. They stay until both are deleted.
+        False where the place cannot; KeyMissing, KeyTaken as with get and put. Not for journals, which grow."""
+        ...
+
     def append(self, key: str, data: bytes) -> None:
         """Append to a journal object (made if missing); durable on return. One writer at a time."""
         ...

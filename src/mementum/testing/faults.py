@@ -55,6 +55,10 @@ class FailingDisk:
         self._step()
         self._inner.rename_new(old, new)
 
+    def link(self, old: str, new: str) -> None:
+        self._step()
+        self._inner.link(old, new)
+
     def unlink(self, path: str) -> None:
         self._step()
         self._inner.unlink(path)

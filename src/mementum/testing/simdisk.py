@@ -6,7 +6,8 @@ The fault model, stricter than any one file system on purpose:
   (half of them, then zeros to the full length), or whole; what an earlier fsync covered stays.
 - A name, a folder's own too, becomes durable by `fsync_dir` of the folder that holds it only. Until then each change
   of names (made, removed, renamed) survives or does not: any subset of them (POSIX), or the first so many
-  (`journaled=True`, as ext4 and xfs do it). A rename is one change, hence atomic.
+  (`journaled=True`, as ext4 and xfs do it). A rename is one change, hence atomic. Two names of one file share its bytes
+  and their fate; each name has its own.
 - What lies in a folder whose own name is lost is lost with it.
 - A cut comes before an operation: what it would find in the middle of one, such as half a write, is among the fates of
   the cut before the next one.
@@ -95,6 +96,15 @@ class SimDisk:
             if new_name in folder.live:
                 _fail(errno.EEXIST, new)
             self._change(folder, dropped=old_name, added=(new_name, file))
+
+    def link(self, old: str, new: str) -> None:
+        with self._turn:
+            self._tick()
+            file = self._file(old)
+            folder, name = self._place(new)
+            if name in folder.live:
+                _fail(errno.EEXIST, new)
+            self._change(folder, added=(name, file))
 
     def unlink(self, path: str) -> None:
         with self._turn:

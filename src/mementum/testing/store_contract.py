@@ -1,4 +1,4 @@
-"""What every store must do, as a test class for authors of stores."""
+"""What every store must do, as test classes for authors of stores."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mementum.errors import KeyMissing, KeyTaken, UsageError
-from mementum.storage.store import Buffer, Stat, Store
+from mementum.storage.store import Buffer, Home, Stat, Store
 
 CHUNK_SHAPES: dict[str, tuple[Buffer, ...]] = {
     "no chunk": (),
@@ -214,3 +214,63 @@ class StoreContract:
         store.put("a/b", [data])
         path = store.locate("a/b")
         assert path is None or path.read_bytes() == data
+
+
+class HomeContract(StoreContract):
+    """The same for a store in which tasks live. `links` is whether it can give bytes a second name."""
+
+    links = True
+
+    def make_store(self, tmp_path: Path) -> Home:
+        """A new, empty home."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def home(self, tmp_path: Path) -> Home:
+        return self.make_store(tmp_path)
+
+    def test_a_link_is_another_name_of_the_bytes(self, home: Home) -> None:
+        data = random.Random(5).randbytes(10_000)
+        home.put("old/a", [data])
+        assert home.link("old/a", "new/b") is self.links
+        names = ["new/b", "old/a"] if self.links else ["old/a"]
+        assert list(home.list()) == [Stat(key=key, size=len(data)) for key in names]
+        assert all(bytes(home.get(key)) == data for key in names)
+        assert home.taken("new/b") is self.links
+
+    @pytest.mark.parametrize("gone", ["old/a", "new/b"])
+    def test_the_bytes_stay_until_the_last_name_is_deleted(self, home: Home, gone: str) -> None:
+        home.put("old/a", [b"weights"])
+        if home.link("old/a", "new/b"):
+            (left,) = {"old/a", "new/b"} - {gone}
+            home.delete(gone)
+            assert [stat.key for stat in home.list()] == [left]
+            assert bytes(home.get(left)) == b"weights"
+            assert home.link(left, gone)
+            home.delete(left)
+            assert bytes(home.get(gone)) == b"weights"
+
+    def test_a_link_replaces_nothing(self, home: Home) -> None:
+        for key in ("old/a", "new/b"):
+            home.put(key, [key.encode()])
+        for new_key in ("new/b", "old/a"):
+            with pytest.raises(KeyTaken) as caught:
+                home.link("old/a", new_key)
+            assert caught.value.key == new_key
+        assert bytes(home.get("new/b")) == b"new/b"
+
+    def test_a_link_needs_an_object(self, home: Home) -> None:
+        home.put("old/a", [b"weights"])
+        for key in ("none", "old", "old/b", "old/a/b"):
+            with pytest.raises(KeyMissing) as caught:
+                home.link(key, "new/b")
+            assert caught.value.key == key
+        assert [stat.key for stat in home.list()] == ["old/a"]
+
+    @pytest.mark.parametrize("key", HOSTILE_KEYS)
+    def test_hostile_keys_are_not_linked(self, home: Home, key: str) -> None:
+        home.put("a", [b"weights"])
+        for old, new in ((key, "b"), ("a", key)):
+            with pytest.raises(UsageError):
+                home.link(old, new)
+        assert [stat.key for stat in home.list()] == ["a"]

@@ -1,0 +1,250 @@
+"""The structure of the state: what is to be copied, from where, and to which byte of which file.
+
+It is read once. As long as a glance shows the same tensors in the same places, a save needs no names and no plan.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from mementum.execute.plan import Facts, FileLayout, plan
+from mementum.format import typed_json
+from mementum.live.component import Component
+from mementum.live.glance import Glance, glance, retold
+from mementum.live.modules import ModuleState
+from mementum.live.optimizers import OptimizerState
+from mementum.live.tree import split
+from mementum.records import record
+
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+FROZEN_MIN = 8 << 20  # bytes: less is written again at every save, sooner than looked at in a file of its own
+
+
+@record
+class Spot:
+    """A tensor's place: in file number `file`, bytes `start` to `stop` of its raw stream. `address` is where its bytes
+    lie in memory as they go into the file; 0 where they must be fetched from a device or another layout."""
+
+    component: str
+    key: str
+    file: int
+    start: int
+    stop: int
+    address: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.component}.{self.key}"
+
+    def source(self) -> Bytes:
+        """Its bytes. They belong to whoever holds the tensor, which must be held as long as this is used."""
+        memory = (ctypes.c_uint8 * (self.stop - self.start)).from_address(self.address)
+        return np.frombuffer(memoryview(memory).cast("B"), np.uint8)
+
+
+@record
+class Known:
+    """A component as it was read: where the tensors of a glance go (None: nowhere, or where another one goes)."""
+
+    shape: tuple[object, ...]
+    tree: Any
+    spots: tuple[Spot | None, ...]
+
+
+@record
+class Structure:
+    """The state at one reading. `known` has the components for which a glance is enough."""
+
+    layouts: tuple[FileLayout, ...]
+    frozen: frozenset[str]  # names of the files that hold frozen tensors
+    facts: Mapping[str, tuple[Facts, ...]]
+    known: Mapping[str, Known]
+    places: Mapping[str, Mapping[str, tuple[int, int, int]]]  # component, tensor: file, start, stop
+
+
+@record
+class Reading:
+    """The state now: `spots` and `tensors` belong together, one by one. `loose` are the spots of components that were
+    read anew, and may lie elsewhere the next time."""
+
+    structure: Structure
+    components: Mapping[str, Mapping[str, object]]
+    spots: tuple[Spot, ...]
+    tensors: tuple[torch.Tensor, ...]
+    loose: tuple[Spot, ...]
+
+
+class Reader:
+    """Reads the state of components, each time as little of it as is needed."""
+
+    def __init__(self, *, codec: str, frozen: bool = False) -> None:
+        self._codec, self._frozen = codec, frozen
+        self._structure: Structure | None = None
+        self._moving: set[tuple[str, str]] = set()  # what was taken to be frozen, and has changed
+        self._seen: dict[tuple[str, str], tuple[int, int]] = {}  # of the parameters without gradient: place and version
+
+    def read(self, components: Sequence[Component]) -> Reading:
+        glances = {component.name: glance(component) for component in components}
+        structure = self._structure
+        trees: dict[str, Mapping[str, object]] = {}
+        spots: list[Spot] = []
+        tensors: list[torch.Tensor] = []
+        loose: list[Spot] = []
+        if structure is not None:
+            for component in components:
+                seen, known = glances[component.name], structure.known.get(component.name)
+                if (seen is None) != (known is None) or (known is not None and seen and seen.shape != known.shape):
+                    structure = None
+                    break
+        read: dict[str, tuple[Any, dict[str, torch.Tensor]]] = {}
+        for component in components:
+            if structure is None or component.name not in structure.known:
+                read[component.name] = _full(component)
+        if structure is None or any(_all_facts(held) != structure.facts[name] for name, (_, held) in read.items()):
+            if structure is not None:
+                read |= {name: _full(one) for one in components if (name := one.name) not in read}
+            structure = self._structure = self._made(components, read, glances)
+        for component in components:
+            name, seen, known = component.name, glances[component.name], structure.known.get(component.name)
+            if seen is not None and known is not None:
+                trees[name] = {"kind": component.kind, "state": retold(component, known.tree, seen)}
+                for tensor, spot in zip(seen.tensors, known.spots, strict=True):
+                    if spot is not None:
+                        spots.append(spot)
+                        tensors.append(tensor)
+                continue
+            tree, held = read[name]
+            # A tree of somebody else's may hold what changes later, so it is encoded now.
+            encoded = typed_json.encode(tree, path=f"$.components.{name}.state")
+            trees[name] = {"kind": component.kind, "state": typed_json.Encoded(data=encoded)}
+            for key, tensor in held.items():
+                if tensor.numel():
+                    loose.append(_spot(name, key, tensor, structure.places[name][key]))
+                    spots.append(loose[-1])
+                    tensors.append(tensor)
+        return Reading(
+            structure=structure,
+            components=trees,
+            spots=tuple(spots),
+            tensors=tuple(tensors),
+            loose=tuple(loose),
+        )
+
+    def unfreeze(self, names: Iterable[tuple[str, str]]) -> None:
+        """What was taken to be frozen has changed: from now on it is copied like everything else."""
+        self._moving |= set(names)
+        self._structure = None
+
+    def _made(
+        self,
+        components: Sequence[Component],
+        read: Mapping[str, tuple[Any, dict[str, torch.Tensor]]],
+        glances: Mapping[str, Glance | None],
+    ) -> Structure:
+        facts = {name: _all_facts(held) for name, (_, held) in read.items()}
+        weights = {component.name for component in components if component.weights}
+        frozen = self._frozen_in(components, read) if self._frozen else {}
+        layouts = plan(
+            {name: held for name, held in facts.items() if name in weights},
+            {name: held for name, held in facts.items() if name not in weights},
+            codec=self._codec,
+            frozen=frozen,
+        )
+        places: dict[str, dict[str, tuple[int, int, int]]] = {}
+        for number, layout in enumerate(layouts):
+            for placed in layout.placed:
+                laid = placed.laid
+                places.setdefault(placed.component, {})[laid.name] = (number, laid.offset, laid.offset + laid.size)
+        known: dict[str, Known] = {}
+        for component in components:
+            seen = glances[component.name]
+            if seen is not None:
+                tree, held = read[component.name]
+                known_here = _known(component.name, seen, tree, held, places.get(component.name, {}))
+                if known_here is not None:
+                    known[component.name] = known_here
+        return Structure(
+            layouts=layouts,
+            frozen=frozenset(layout.name for layout in layouts if layout.frozen),
+            facts=facts,
+            known=known,
+            places=places,
+        )
+
+    def _frozen_in(
+        self, components: Sequence[Component], read: Mapping[str, tuple[Any, dict[str, torch.Tensor]]]
+    ) -> dict[str, frozenset[str]]:
+        """Names of the tensors of models that no gradient reaches, no optimizer has, and nothing has changed since the
+        last reading (an average of weights has been), if they are worth it."""
+        optimizers = [one.optimizer for one in components if isinstance(one, OptimizerState)]
+        trained = {id(each) for one in optimizers for group in one.param_groups for each in group["params"]}
+        names = {component.name for component in components}
+        frozen: dict[str, frozenset[str]] = {}
+        before, self._seen = self._seen, {}
+        for component in components:
+            if not isinstance(component, ModuleState) or f"{component.name}.frozen" in names:
+                continue
+            addresses = {
+                parameter.data_ptr()
+                for parameter in component.module.parameters()
+                if not parameter.requires_grad and id(parameter) not in trained and is_plain(parameter)
+            }
+            held: dict[str, torch.Tensor] = {}
+            for name, tensor in read[component.name][1].items():
+                key = (component.name, name)
+                if tensor.numel() and tensor.data_ptr() in addresses and key not in self._moving:
+                    self._seen[key] = (tensor.data_ptr(), tensor._version)
+                    if before.get(key) == self._seen[key]:
+                        held[name] = tensor
+            if sum(tensor.numel() * tensor.element_size() for tensor in held.values()) >= FROZEN_MIN:
+                frozen[component.name] = frozenset(held)
+        return frozen
+
+
+def _full(component: Component) -> tuple[Any, dict[str, torch.Tensor]]:
+    return split(component.read(), component=component.name, named_by="state" if component.weights else "")
+
+
+def _all_facts(held: Mapping[str, torch.Tensor]) -> tuple[Facts, ...]:
+    return tuple(_facts(name, tensor) for name, tensor in held.items())
+
+
+def _facts(name: str, tensor: torch.Tensor) -> Facts:
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    return (name, dtype, tuple(tensor.shape), tensor.element_size(), tensor.numel() * tensor.element_size())
+
+
+def _known(
+    component: str,
+    seen: Glance,
+    tree: Any,
+    held: Mapping[str, torch.Tensor],
+    places: Mapping[str, tuple[int, int, int]],
+) -> Known | None:
+    """None if the reading has a tensor that the glance has not."""
+    named = {_identity(tensor): name for name, tensor in held.items() if tensor.numel()}
+    spots: list[Spot | None] = []
+    for tensor in seen.tensors:
+        name = named.pop(_identity(tensor), None)
+        spots.append(None if name is None else _spot(component, name, tensor, places[name]))
+    return None if named else Known(shape=seen.shape, tree=tree, spots=tuple(spots))
+
+
+def _spot(component: str, name: str, tensor: torch.Tensor, place: tuple[int, int, int]) -> Spot:
+    file, start, stop = place
+    address = tensor.data_ptr() if is_plain(tensor) else 0
+    return Spot(component=component, key=name, file=file, start=start, stop=stop, address=address)
+
+
+def _identity(tensor: torch.Tensor) -> tuple[object, ...]:
+    return (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), tensor.device)
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Whether its memory holds its bytes as they go into the file."""
+    return tensor.device.type == "cpu" and tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg())

@@ -1,0 +1,198 @@
+"""Taking: from a decision to save to a snapshot that the worker has, within about a millisecond of the loop's time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from mementum.background import Background, Lasting
+from mementum.clock import Clock, timestamp
+from mementum.events import Emit, Note, PhaseBegan, PhaseEnded, SaveSkipped
+from mementum.execute import head as heads
+from mementum.execute.capture import Capture, Captured
+from mementum.execute.commit import new_id
+from mementum.execute.ledger import Ledger
+from mementum.execute.snapshot import Label, Snapshot
+from mementum.execute.standing import StandingCapture
+from mementum.format import context as contexts
+from mementum.format import typed_json
+from mementum.live.component import Component
+from mementum.records import Save, record
+
+DIRECT_WAIT_S = 3600.0  # for a disk that takes the state straight from the live tensors, while the loop stands still
+
+
+@record
+class Moment:
+    """Where the run stands, besides what its components hold. `recent` are the rows of the last steps' metrics."""
+
+    step: int
+    epoch: int
+    values: Mapping[str, Any]
+    rng: Mapping[str, Any]
+    iterating: bool
+    feed: Mapping[str, Any] | None
+    recent: tuple[Mapping[str, Any], ...]
+    exactness: tuple[str, ...]
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """What was recorded of this very step."""
+        newest = self.recent[-1] if self.recent and self.recent[-1]["step"] == self.step else {}
+        return {name: value for name, value in newest.items() if name != "step"}
+
+
+class Once:
+    """Makes something when it is first asked for, and never again."""
+
+    def __init__(self, make: Callable[[], bytes]) -> None:
+        self._make: Callable[[], bytes] | None = make
+        self._made = b""
+        self._lock = threading.Lock()
+
+    def __call__(self) -> bytes:
+        with self._lock:
+            if self._make is not None:
+                self._made, self._make = self._make(), None
+            return self._made
+
+
+class Taker:
+    """Takes snapshots of one run, and hands them to its background."""
+
+    def __init__(
+        self,
+        *,
+        capture: Capture,
+        components: Sequence[Component],
+        background: Background,
+        lasting: Lasting,
+        task: str,
+        attempt: int,
+        clock: Clock,
+        emit: Emit,
+    ) -> None:
+        self._capture, self._components, self._background = capture, components, background
+        self._lasting, self._task, self._attempt = lasting, task, attempt
+        self._clock, self._emit = clock, emit
+        self.ledger: Ledger = background.ledger
+        self._standing, self._standing_told = StandingCapture(), False
+        self._planned: tuple[object, object, bytes] = (None, None, b"")
+
+    def take(self, save: Save, moment: Callable[[], Moment], step: int) -> None:
+        """Copy the state, and queue it. What goes wrong is raised; a save without memory is skipped, and told."""
+        began_s = self._clock.monotonic()
+        id = new_id(self._clock.now())
+        self._emit(PhaseBegan(phase="capture", id=id))
+        self.ledger.begun(id, began_s)
+        snapshot: Snapshot | None = None
+        captured: Captured | None = None
+        try:
+            captured = self._captured()
+            if captured is not None:
+                snapshot = self._snapshot(id, save, moment, captured, began_s)
+        finally:
+            if snapshot is None:
+                self.ledger.ended(id, self._clock.monotonic(), None)
+                if captured is not None:
+                    captured.release()
+            self._emit(PhaseEnded(phase="capture", id=id, duration_s=self._clock.monotonic() - began_s))
+        if snapshot is None or captured is None:
+            self._emit(SaveSkipped(step=step, reason="no memory is free: the disk is behind"))
+            return
+        self._background.submit(snapshot)
+        if captured.holds_up:
+            self._background.drain(DIRECT_WAIT_S)
+
+    def warm(self) -> None:
+        """Make ready for the first save."""
+        self._capture.warm(self._components)
+
+    def close(self) -> None:
+        self._capture.close()
+
+    def _captured(self) -> Captured | None:
+        unfrozen = self._background.stills.take_unfrozen()
+        if unfrozen:
+            self._capture.unfreeze(unfrozen)
+        captured = self._capture.take(self._components, safe_seq=self._background.saved_seq)
+        if captured is None and self._background.cancel_waiting():  # the newest state is worth more than the one before
+            captured = self._capture.take(self._components, safe_seq=self._background.given_seq)
+        if captured is None and not self._background.saves_in_flight:  # no save has the memory: there is none
+            captured = self._standing.take(self._components)
+            if not self._standing_told:
+                self._standing_told = True
+                text = "there is no memory for a copy of the state: the loop stands still while it is written"
+                self._emit(Note(text=text))
+        return captured
+
+    def _snapshot(
+        self, id: str, save: Save, moment: Callable[[], Moment], captured: Captured, began_s: float
+    ) -> Snapshot:
+        now = moment()
+        # What the program may change is encoded now; the rest is rendered on another thread.
+        fields = {
+            "step": now.step,
+            "epoch": now.epoch,
+            "components": dict(captured.components),
+            "rng": now.rng,
+            "iterating": now.iterating,
+            "feed": None
+            if now.feed is None
+            else typed_json.Encoded(data=typed_json.encode(dict(now.feed), path="$.feed")),
+            "values": typed_json.Encoded(data=typed_json.encode(dict(now.values), path="$.values")),
+        }
+        context = Once(lambda: contexts.render(fields))
+        seq, time = self._background.next_seq(), timestamp(self._clock.now())
+        snapshot = Snapshot(
+            id=id,
+            seq=seq,
+            step=now.step,
+            epoch=now.epoch,
+            time=time,
+            save=save,
+            images=captured.images,
+            context=context,
+            debug_info=now.recent,
+            metrics=now.metrics,
+            exactness=now.exactness,
+            blocked_s=self._clock.monotonic() - began_s,
+            release=captured.release,
+            outcome=captured.outcome,
+            waited_s=captured.waited_s,
+            copied_at_s=captured.copied_at_s,
+            began_s=began_s,
+        )
+        label = Label(id=id, seq=seq, attempt=self._attempt, step=now.step)
+        captured.seal(label, lambda: self._head(snapshot))
+        return snapshot
+
+    def _head(self, snapshot: Snapshot) -> bytes | None:
+        """What the slot says of its snapshot; None while frozen files that it needs are not durable yet."""
+        stills = self._background.stills.proved(snapshot.images)
+        if stills is None:
+            return None
+        told = heads.Told(
+            task=self._task,
+            id=snapshot.id,
+            seq=snapshot.seq,
+            attempt=self._attempt,
+            parent=self._background.parent,
+            step=snapshot.step,
+            epoch=snapshot.epoch,
+            time=snapshot.time,
+            save=snapshot.save,
+            debug_info=snapshot.debug_info,
+            metrics=snapshot.metrics,
+            exactness=snapshot.exactness,
+            versions=self._lasting.versions,
+            code=self._lasting.code,
+            user=self._lasting.user,
+        )
+        layouts = tuple(image.layout for image in snapshot.images)
+        held, of, planned = self._planned
+        if held != layouts or of != stills:
+            planned = heads.render_plan(layouts, stills)
+            self._planned = (layouts, stills, planned)
+        return heads.render(told, planned, snapshot.context())
