@@ -40,11 +40,12 @@ KEY_LENGTH = 16  # hex digits: two tasks of one user fall together once in 10^19
 
 @record
 class Salvaged:
-    """A whole snapshot of a dead process, newer than every checkpoint."""
+    """A whole snapshot of a dead process, newer than every checkpoint, or (`durable`) the newest of them."""
 
     left: Left
     headed: Headed
     loaded: Loaded
+    durable: bool
 
 
 @record
@@ -116,18 +117,21 @@ class ChosenSlots:
 def salvage(
     root: Path, task: str, *, store: Store, entries: Sequence[Entry], emit: Emit, load: bool = True
 ) -> Salvaged | None:
-    """The newest whole snapshot in memory, if it is newer than every checkpoint and of no branch that a later attempt
-    has left behind. Torn and older ones are given back. Its slot stays ours until it is removed or released.
+    """The newest whole snapshot in memory, if no checkpoint is newer and it is of no branch that a later attempt has
+    left behind. Torn and older ones are given back. Its slot stays ours until it is removed or released.
 
-    Without `load` its tensors are not read."""
-    newest = max(((entry.manifest.attempt, entry.manifest.seq) for entry in entries), default=(0, 0))
+    Without `load` its tensors are not read, and one that is a checkpoint already is given back."""
+    attempt = max((entry.manifest.attempt for entry in entries), default=0)
     seq = max((entry.manifest.seq for entry in entries), default=0)
+    newest = next((entry.manifest.id for entry in entries if entry.manifest.seq == seq), None)
     found: Salvaged | None = None
     for left in leftovers(FOLDER, key_of(root, task)):
         stamp = left.stamp
-        if found is None and stamp is not None and stamp.seq > seq and stamp.attempt >= newest[0]:
+        durable = stamp is not None and stamp.id == newest
+        wanted = stamp is not None and (stamp.seq > seq or (durable and load)) and stamp.attempt >= attempt
+        if found is None and stamp is not None and wanted:
             try:
-                found = _read(left, task, store, load=load)
+                found = _read(left, task, store, load=load, durable=durable)
                 continue
             except MementumError as error:  # it may be another program's to read, or a later version's: it stays
                 emit(PassedOver(id=stamp.id, what=f"{left.path}: {error.message}"))
@@ -137,7 +141,7 @@ def salvage(
     return found
 
 
-def _read(left: Left, task: str, store: Store, *, load: bool) -> Salvaged:
+def _read(left: Left, task: str, store: Store, *, load: bool, durable: bool) -> Salvaged:
     assert left.stamp is not None
     headed = heads.parse(left.stamp.head)
     told = headed.told
@@ -146,7 +150,8 @@ def _read(left: Left, task: str, store: Store, *, load: bool) -> Salvaged:
     streams = _streams(left, headed)
     manifest = describe(headed, ())
     if not load:  # nor is the context read: its classes may be those of the training's program
-        return Salvaged(left=left, headed=headed, loaded=Loaded(manifest=manifest, context={}, tensors={}))
+        bare = Loaded(manifest=manifest, context={}, tensors={})
+        return Salvaged(left=left, headed=headed, loaded=bare, durable=durable)
     context = contexts.parse(headed.context, "context")
     streams |= {name: _read_still(still, store) for name, still in headed.stills.items()}
     files = tuple(DataFile(name=one.name, size=one.raw_size, blocks=()) for one in headed.layouts)
@@ -154,7 +159,7 @@ def _read(left: Left, task: str, store: Store, *, load: bool) -> Salvaged:
     loaded = load_raw(manifest, Index(rank=0, files=files, tensors=tensors), context, streams)
     if not isinstance(loaded, Loaded):
         raise UsageError(f"{loaded[0].key}: {loaded[0].what}")
-    return Salvaged(left=left, headed=headed, loaded=loaded)
+    return Salvaged(left=left, headed=headed, loaded=loaded, durable=durable)
 
 
 def _streams(left: Left, headed: Headed) -> dict[str, Buffer]:

@@ -11,7 +11,7 @@ from mementum.events import Emit, PassedOver
 from mementum.live import rng
 from mementum.live.component import Component, compare
 from mementum.live.fitting import LEFT, STRICT, Fit
-from mementum.live.tree import join, proved, stored
+from mementum.live.tree import given, join, proved, stored
 from mementum.records import Damage, Entry, record
 from mementum.recover.choose import candidates
 from mementum.recover.load import Loaded, load
@@ -136,7 +136,8 @@ def _bring_back(undo: Mapping[str, Callable[[], None] | None]) -> list[str]:
 
 def _apply(component: Component, tree: object, id: str) -> list[str]:
     """Apply one tree, and compare. What is there besides what was stored comes back in words."""
-    expected = proved(tree)  # of the bits before they are given away
+    # The bits before they are given away, or, where only torch has them, the very tensors.
+    expected = given(tree) if getattr(component, "takes_as_given", False) else proved(tree)
     try:
         component.apply(tree)
         wrong, besides = compare(component.name, expected, component.read())

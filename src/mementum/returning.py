@@ -69,6 +69,9 @@ def begin(
             salvaged.left.release()  # it lies where it lay
         raise
     emit(PhaseEnded(phase="resume", id=found.loaded.manifest.id, duration_s=clock.monotonic() - began_s))
+    if salvaged is not None and salvaged.durable:
+        salvaged.left.remove()
+        return Back(beginning=beginning, seq=seq)
     if salvaged is not None:  # its tensors were given away, or copied
         salvaged = replace(salvaged, loaded=replace(salvaged.loaded, tensors={}))
     return Back(beginning=beginning, seq=seq, salvaged=salvaged)

@@ -54,22 +54,22 @@ def test_the_rest_is_sorted_by_width_into_one_stretch_a_width() -> None:
     assert layout.header == b""
     assert [(t.component, t.name, t.offset, t.size) for t in layout.tensors] == [
         ("optimizer", "step", 0, 8),
-        ("scaler", "more", 8, 16),
-        ("optimizer", "m", 24, 12),
-        ("scaler", "scale", 36, 4),
-        ("optimizer", "flags", 40, 5),
+        ("scaler", "more", 64, 16),
+        ("optimizer", "m", 128, 12),
+        ("scaler", "scale", 192, 4),
+        ("optimizer", "flags", 256, 5),
     ]
     assert layout.stretches == (
-        Stretch(offset=0, size=24, width=8),
-        Stretch(offset=24, size=16, width=4),
-        Stretch(offset=40, size=5, width=1),
+        Stretch(offset=0, size=128, width=8),
+        Stretch(offset=128, size=128, width=4),
+        Stretch(offset=256, size=64, width=1),
     )
-    assert layout.raw_size == 45
+    assert layout.raw_size == 320
 
 
 def test_equal_names_of_two_components_stay_apart() -> None:
     (layout,) = plan({}, {"a": [fact("x", "int8", 1, 2)], "b": [fact("x", "int8", 1, 3)]}, codec="raw")
-    assert [(t.component, t.name, t.offset, t.size) for t in layout.tensors] == [("a", "x", 0, 2), ("b", "x", 2, 3)]
+    assert [(t.component, t.name, t.offset, t.size) for t in layout.tensors] == [("a", "x", 0, 2), ("b", "x", 64, 3)]
 
 
 def test_empty_and_scalar_tensors_have_their_places() -> None:

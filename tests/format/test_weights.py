@@ -107,8 +107,10 @@ def test_the_padding_is_right_around_a_page(length: int) -> None:
 
 
 def test_the_widest_come_first_and_equal_widths_keep_their_order() -> None:
-    laid = lay([("a", "uint8", (3,), 1, 3), ("b", "float64", (1,), 8, 8), ("c", "int8", (1,), 1, 1)], start=64)
-    assert [(tensor.name, tensor.offset, tensor.size) for tensor in laid] == [("b", 64, 8), ("a", 72, 3), ("c", 75, 1)]
+    tensors = [("a", "uint8", (3,), 1, 3), ("b", "float64", (1,), 8, 8), ("c", "int8", (1,), 1, 1)]
+    assert [(one.name, one.offset, one.size) for one in lay(tensors)] == [("b", 0, 8), ("a", 8, 3), ("c", 11, 1)]
+    spread = lay(tensors, alignment=64)
+    assert [(one.name, one.offset, one.size) for one in spread] == [("b", 0, 8), ("a", 64, 3), ("c", 128, 1)]
 
 
 def test_every_tensor_is_aligned_to_its_elements() -> None:

@@ -9,7 +9,7 @@ from mementum.errors import CheckpointDamaged, UsageError
 from mementum.exchange import context_page, to_dcp, to_hf, to_torch
 from mementum.exchange.folder import NewFolder, free_place, new_folder
 from mementum.exchange.trees import module_state, named_state, optimizer_state, why_not_plain
-from mementum.execute.plan import weights_name
+from mementum.execute.plan import frozen_name, weights_name
 from mementum.format import blocks
 from mementum.format.weights import CODES
 from mementum.live.modules import EXTRA_STATE
@@ -107,8 +107,12 @@ def _put_weights(new: NewFolder, source: Source, form: str, config: str | None) 
         beside, notes = found.files, [f"the configuration is {found.origin}"]
     new.put(context_page.NAME, [context_page.render(source.manifest, proved.context)])
     for name in names:
-        file = _file_of(proved, weights_name(name), source)
-        new.put(to_hf.WEIGHTS if form == "hf" else file.name, _proved_bytes(file, source))
+        files = _files_of(proved, name, source)
+        called = to_hf.shards(files) if form == "hf" else {file.name: file.name for file in files}
+        for file in files:
+            new.put(called[file.name], _proved_bytes(file, source))
+        if len(files) > 1 and form == "hf":
+            new.put(to_hf.SHARDS, [to_hf.render_shards(proved.index, called)])
         notes += _remarks(proved, name)
     for name, text in beside.items():
         new.put(name, [text])
@@ -125,11 +129,16 @@ def _proved_bytes(file: DataFile, source: Source) -> Iterator[Buffer]:
         yield data
 
 
-def _file_of(proved: Proved, name: str, source: Source) -> DataFile:
-    for file in proved.index.files:
-        if file.name == name:
-            return file
-    raise _damaged(source, [Damage(key=f"{source.folder}/{name}", what="the index names no such file")])
+def _files_of(proved: Proved, model: str, source: Source) -> tuple[DataFile, ...]:
+    """The files that hold a model's weights: one, or two where a part of it is frozen, or one that is all frozen."""
+    wanted = {weights_name(model)}
+    if f"{model}.frozen" not in proved.context["components"]:  # else that name is the other model's
+        wanted.add(frozen_name(model))
+    files = tuple(file for file in proved.index.files if file.name in wanted)
+    if not files:
+        key = f"{source.folder}/{weights_name(model)}"
+        raise _damaged(source, [Damage(key=key, what="the index names no such file")])
+    return files
 
 
 def _remarks(proved: Proved, model: str) -> Iterator[str]:

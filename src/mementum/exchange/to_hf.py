@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from mementum.errors import UnknownFormat, UsageError
 from mementum.exchange.reading import read_json
-from mementum.records import record
+from mementum.records import DataFile, Index, record
 
 WEIGHTS = "model.safetensors"
+SHARDS = "model.safetensors.index.json"  # says which file has which tensor, where there are several
 CONFIG = "config.json"
 USER_FIELD = "hf_config"  # open_run(user={"hf_config": model.config.to_json_string()})
 
@@ -39,6 +40,25 @@ class Configured:
 
     files: Mapping[str, bytes]
     origin: str
+
+
+def shards(files: Sequence[DataFile]) -> dict[str, str]:
+    """What each file of a model is called in the export, by the name that it has in the checkpoint."""
+    if len(files) == 1:
+        return {files[0].name: WEIGHTS}
+    return {
+        file.name: f"model-{number:05d}-of-{len(files):05d}.safetensors" for number, file in enumerate(files, start=1)
+    }
+
+
+def render_shards(index: Index, called: Mapping[str, str]) -> bytes:
+    """The table of tensors and files that `from_pretrained` reads."""
+    held = [tensor for tensor in index.tensors if tensor.file in called]
+    table = {
+        "metadata": {"total_size": sum(tensor.size for tensor in held)},
+        "weight_map": {tensor.name: called[tensor.file] for tensor in held},
+    }
+    return json.dumps(table, indent=2).encode()
 
 
 def configured(user: Mapping[str, Any], config: str | None) -> Configured:

@@ -15,6 +15,7 @@ import xxhash
 from mementum.execute.plan import FileLayout
 from mementum.execute.structure import Bytes, Reading, Spot
 from mementum.format.blocks import BLOCK
+from mementum.live.tree import as_bytes
 
 
 class Gathered:
@@ -94,5 +95,5 @@ class Gathered:
 def _bytes_of(spot: Spot, tensor: torch.Tensor) -> Bytes:
     if spot.address:
         return spot.source()
-    fetched: Bytes = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+    fetched: Bytes = as_bytes(tensor).numpy()
     return fetched

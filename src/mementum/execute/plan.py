@@ -12,6 +12,7 @@ from mementum.records import StoredTensor, record
 BLOCKS_NAME = "optimizer.blocks"
 FROZEN = ".frozen.safetensors"  # how the names of files end that hold what nothing is expected to change
 RAW = "raw"
+ALIGNMENT = 64  # bytes: as torch places its own tensors, so that what was read can be used where it is
 NOTHING: Mapping[str, frozenset[str]] = MappingProxyType({})
 
 # (name, dtype, shape, bytes an element, bytes in all)
@@ -101,16 +102,16 @@ def _safetensors(component: str, facts: Iterable[Facts], *, name: str, frozen: b
 def _blocks(loose: list[tuple[str, Facts]], codec: str) -> FileLayout:
     # The sort is stable and by width only, so all numbers of one width form one stretch, in the order of the state.
     ordered = sorted(loose, key=lambda item: -item[1][3])
-    laid = lay(fact for _, fact in ordered)
+    laid = lay((fact for _, fact in ordered), alignment=ALIGNMENT)
     placed = tuple(Placed(component=item[0], laid=tensor) for item, tensor in zip(ordered, laid, strict=True))
-    widths: dict[int, int] = {}
+    ends: dict[int, int] = {}  # of the stretch of each width: it goes on to where the next one begins
     for tensor in laid:
-        widths[tensor.itemsize] = widths.get(tensor.itemsize, 0) + tensor.size
+        ends[tensor.itemsize] = tensor.offset + -(-tensor.size // ALIGNMENT) * ALIGNMENT
     stretches: list[Stretch] = []
     offset = 0
-    for width, size in widths.items():
-        stretches.append(Stretch(offset=offset, size=size, width=width))
-        offset += size
+    for width, end in ends.items():
+        stretches.append(Stretch(offset=offset, size=end - offset, width=width))
+        offset = end
     return FileLayout(
         name=BLOCKS_NAME, header=b"", placed=placed, stretches=tuple(stretches), codec=codec, raw_size=offset
     )

@@ -87,10 +87,11 @@ class Reader:
         self._structure: Structure | None = None
         self._moving: set[tuple[str, str]] = set()  # what was taken to be frozen, and has changed
         self._seen: dict[tuple[str, str], tuple[int, int]] = {}  # of the parameters without gradient: place and version
+        self._doubtful = False  # whether one of them was seen for the first time: the next reading says if it is frozen
 
     def read(self, components: Sequence[Component]) -> Reading:
         glances = {component.name: glance(component) for component in components}
-        structure = self._structure
+        structure = None if self._doubtful else self._structure
         trees: dict[str, Mapping[str, object]] = {}
         spots: list[Spot] = []
         tensors: list[torch.Tensor] = []
@@ -185,7 +186,7 @@ class Reader:
         trained = {id(each) for one in optimizers for group in one.param_groups for each in group["params"]}
         names = {component.name for component in components}
         frozen: dict[str, frozenset[str]] = {}
-        before, self._seen = self._seen, {}
+        before, self._seen, self._doubtful = self._seen, {}, False
         for component in components:
             if not isinstance(component, ModuleState) or f"{component.name}.frozen" in names:
                 continue
@@ -199,6 +200,7 @@ class Reader:
                 key = (component.name, name)
                 if tensor.numel() and tensor.data_ptr() in addresses and key not in self._moving:
                     self._seen[key] = (tensor.data_ptr(), tensor._version)
+                    self._doubtful = self._doubtful or key not in before
                     if before.get(key) == self._seen[key]:
                         held[name] = tensor
             if sum(tensor.numel() * tensor.element_size() for tensor in held.values()) >= FROZEN_MIN:

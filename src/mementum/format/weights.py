@@ -56,13 +56,14 @@ class Laid:
     size: int
 
 
-def lay(tensors: Iterable[tuple[str, str, tuple[int, ...], int, int]], *, start: int = 0) -> tuple[Laid, ...]:
-    """Lay out (name, dtype, shape, itemsize, size) without gaps, widest elements first, so that all are aligned."""
+def lay(tensors: Iterable[tuple[str, str, tuple[int, ...], int, int]], *, alignment: int = 1) -> tuple[Laid, ...]:
+    """Lay out (name, dtype, shape, itemsize, size), widest elements first, so that all are aligned to their elements;
+    without gaps, or each at a multiple of `alignment`."""
     laid: list[Laid] = []
-    offset = start
+    offset = 0
     for name, dtype, shape, itemsize, size in sorted(tensors, key=lambda tensor: -tensor[3]):
         laid.append(Laid(name=name, dtype=dtype, shape=shape, itemsize=itemsize, offset=offset, size=size))
-        offset += size
+        offset += -(-size // alignment) * alignment
     return tuple(laid)
 
 

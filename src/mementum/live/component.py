@@ -48,7 +48,11 @@ def compare(component: str, expected: object, found: object) -> tuple[list[str],
         # A tensor that was not stored is state that a fresh object would not have; an empty container is nothing.
         told = f"{path} is there after the load and was not stored"
         (wrong if isinstance(right[path], torch.Tensor) else besides).append(told)
-    held = {path: leaf for path, leaf in right.items() if path in left and isinstance(leaf, torch.Tensor)}
+    held = {
+        path: leaf
+        for path, leaf in right.items()
+        if path in left and isinstance(leaf, torch.Tensor) and not isinstance(left[path], trees.Given)
+    }
     proofs = dict(zip(held, trees.prove_all(list(held.values())), strict=True))
     for path in left.keys() & right.keys():
         before, after = left[path], right[path]
@@ -56,9 +60,10 @@ def compare(component: str, expected: object, found: object) -> tuple[list[str],
             besides.append(f"{path} was stored as a number and is a tensor")
             continue
         if isinstance(after, torch.Tensor):
-            equal = proofs[path] == before
+            equal = before.is_still(after) if isinstance(before, trees.Given) else proofs[path] == before
         else:
-            equal = not isinstance(before, trees.Proof) and _encoded(before, path) == _encoded(after, path)
+            was_tensor = isinstance(before, trees.Proof | trees.Given)
+            equal = not was_tensor and _encoded(before, path) == _encoded(after, path)
         if not equal:
             wrong.append(f"{path} came back different")
     return sorted(wrong), sorted(besides)

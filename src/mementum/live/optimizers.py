@@ -107,6 +107,11 @@ class OptimizerState:
         """torch's own load changes no tensor, it makes new ones: keeping the old ones costs no memory."""
         return keep(vars(self.optimizer), tensors=self._has_code_of_its_own())
 
+    @property
+    def takes_as_given(self) -> bool:
+        """Whether a load makes the tensors that it is given the live ones, and writes none: torch's own does."""
+        return not self._has_code_of_its_own()
+
     def _has_code_of_its_own(self) -> bool:
         optimizer = self.optimizer
         return any(getattr(optimizer, hooks, None) for hooks in HOOKS) or any(

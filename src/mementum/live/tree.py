@@ -151,6 +151,29 @@ def prove(tensor: torch.Tensor) -> Proof:
     )
 
 
+@record
+class Given:
+    """A tensor that was given away, and torch's count of changes to it at that time."""
+
+    tensor: torch.Tensor
+    version: int
+
+    def is_still(self, live: torch.Tensor) -> bool:
+        """Whether `live` has the bits that were given. Nothing need be read if it is the very tensor, unwritten."""
+        given = self.tensor
+        if given._version != self.version:
+            return False
+        kind = (live.data_ptr(), live.dtype, live.shape, live.stride())
+        if kind == (given.data_ptr(), given.dtype, given.shape, given.stride()):
+            return True
+        return same(given, live)
+
+
+def given(tree: object) -> object:
+    """The tree with what was given away in the place of every tensor: enough where nothing but torch takes it."""
+    return _with(tree, lambda tensor: Given(tensor=tensor, version=tensor._version))
+
+
 def prove_all(tensors: Sequence[torch.Tensor]) -> list[Proof]:
     """The proofs of many tensors. Those that lie in host memory are digested by several threads."""
     proofs: dict[int, Proof] = {}
@@ -166,10 +189,13 @@ def proved(tree: object) -> object:
     """The tree with a proof in the place of every tensor."""
     tensors = [leaf for _, leaf in leaves(tree, "") if isinstance(leaf, torch.Tensor)]
     proofs = dict(zip(map(id, tensors), prove_all(tensors), strict=True))
+    return _with(tree, lambda tensor: proofs[id(tensor)])
 
+
+def _with(tree: object, make: Callable[[torch.Tensor], object]) -> object:
     def walk(node: object) -> object:
         if isinstance(node, torch.Tensor):
-            return proofs[id(node)]
+            return make(node)
         if isinstance(node, dict) and type(node) in (dict, OrderedDict):
             return type(node)((key, walk(value)) for key, value in node.items())
         if type(node) in (list, tuple):

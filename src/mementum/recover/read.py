@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import mmap
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,29 +13,38 @@ from mementum.errors import MementumError, NotReadableHere
 from mementum.format import blocks
 from mementum.records import Block, Buffer, Damage, DataFile
 from mementum.recover.verify import damage_of, tells_of_this_process
-from mementum.storage.reading import LocalFile, aligned_buffer
+from mementum.storage.reading import ALIGNMENT, LocalFile, aligned_buffer
 from mementum.storage.store import Store
 
 # Measured on two busy cores, 1.2 GB, cold: 2 threads 1.5 to 2.1 s, 4 threads 1.0 to 1.4, 6 threads 1.3 to 1.8. While
 # some wait for the disk, others digest and copy. Direct reads gave a steady 0.7 to 1.0 GB/s with 0.1 s of CPU, those
 # through the page cache 0.3 to 1.5 with 0.14 to 1.7 s, and they push what training reads next out of that cache.
-THREADS = 4
+THREADS = max(2, min(8, os.cpu_count() or 2))  # one reads while the other proves; more than the cores only wait
 LOCAL_MIN = 1 << 20  # bytes: below it a file is read at once, and opening it once more costs more than it saves
 FILES_OPEN_MAX = 64  # a checkpoint has a few; the others are read through the store, and no limit of ours is reached
 
 T = TypeVar("T")
 Take = Callable[[int, int, Buffer], None]
+Lend = Callable[[int, int, int], memoryview | None]
 Job = tuple[int, int, Block]  # number of the file, where the block begins in its raw stream, the block
 
 
-def read_files(store: Store, folder: str, files: Sequence[DataFile], take: Take) -> list[Damage]:
+def _lends_nothing(number: int, begin: int, size: int) -> None:
+    """There is no memory of its own for any bytes."""
+
+
+def read_files(
+    store: Store, folder: str, files: Sequence[DataFile], take: Take, *, lend: Lend = _lends_nothing
+) -> list[Damage]:
     """Read every block of data files, and the first damage of each.
 
     What is proved and decoded is given to `take`: the number of the file, where the bytes begin in its raw stream, and
     the bytes, which are only lent. It is called by several threads and in no order.
+    `lend` may give memory, on page borders, for a number of raw bytes of a file: they are read right into it, and
+    `take` is not called for them.
     Raises what tells of this process, the first in the order of the files: NotReadableHere, StoreError."""
     with contextlib.ExitStack() as opened:
-        reading = _Reading(store, folder, files, take)
+        reading = _Reading(store, folder, files, take, lend)
         reading.near = _opened(store, folder, files, opened)
         count = sum(len(file.blocks) for file in files)
         size = sum(file.size for file in files)
@@ -95,9 +104,10 @@ def _opened(store: Store, folder: str, files: Sequence[DataFile], opened: contex
 class _Reading:
     """What the threads of one reading share."""
 
-    def __init__(self, store: Store, folder: str, files: Sequence[DataFile], take: Take) -> None:
+    def __init__(self, store: Store, folder: str, files: Sequence[DataFile], take: Take, lend: Lend) -> None:
         self.near: dict[int, LocalFile] = {}
-        self._store, self._folder, self._files, self._take = store, folder, files, take
+        self._store, self._folder, self._files = store, folder, files
+        self._take, self._lend = take, lend
         self._lock = threading.Lock()
         self._raises = False  # one of the ends below is an error
         self._ends: dict[int, tuple[int, Damage | MementumError]] = {}  # by file: the first block that ended it
@@ -116,7 +126,7 @@ class _Reading:
                 begin += block.raw_size
 
     def work(self, jobs: Iterator[Job]) -> None:
-        buffer: mmap.mmap | None = None
+        buffer: memoryview | None = None
         if self.near:
             with contextlib.suppress(OSError):  # no memory for it: the store may find some
                 buffer = aligned_buffer(blocks.BLOCK)
@@ -129,9 +139,11 @@ class _Reading:
                     if first is None or block.offset < first[0]:
                         self._ends[number] = (block.offset, end)
 
-    def _read(self, number: int, begin: int, block: Block, buffer: mmap.mmap | None) -> Damage | MementumError | None:
+    def _read(self, number: int, begin: int, block: Block, buffer: memoryview | None) -> Damage | MementumError | None:
         key = f"{self._folder}/{self._files[number].name}"
         try:
+            if self._is_in_place(number, begin, block):
+                return None
             stored = self._stored(number, block, buffer)
             if stored is None:
                 stored = self._store.get(key, block.offset, block.size)
@@ -147,7 +159,20 @@ class _Reading:
             return refused
         return None
 
-    def _stored(self, number: int, block: Block, buffer: mmap.mmap | None) -> memoryview | None:
+    def _is_in_place(self, number: int, begin: int, block: Block) -> bool:
+        """Whether a block was read to where it belongs, and proved there. If not, it is read once more."""
+        local = self.near.get(number)
+        if local is None or block.codec != "raw" or block.offset % ALIGNMENT or block.size % ALIGNMENT:
+            return False
+        target = self._lend(number, begin, block.size)
+        if target is None:
+            return False
+        try:
+            return local.read_into(block.offset, target) and blocks.damage(block, target) is None
+        except OSError:
+            return False
+
+    def _stored(self, number: int, block: Block, buffer: memoryview | None) -> memoryview | None:
         """The proved bytes of a block, read the fast way; None where that fails. Then the store has the last word, so
         that damage and errors are told in its words, and only what it too cannot read is damaged."""
         local = self.near.get(number)
