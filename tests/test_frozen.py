@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 from collections.abc import Sequence
@@ -17,11 +16,10 @@ import transformers
 from typer.testing import CliRunner
 
 import mementum
-from mementum import ram
+from deaths import die, hold_disk, steps_left
 from mementum.cli.main import app
 from mementum.events import Committed, Cost, Failed, SaveSkipped
 from mementum.execute import structure
-from mementum.execute.leftovers import leftovers
 from mementum.storage.local import LocalStore
 from trips import Told, bits
 
@@ -284,18 +282,12 @@ def test_a_snapshot_in_memory_that_needs_a_frozen_file_comes_back(tmp_path: Path
     made = Adapted()
     run = open_run(tmp_path, made)
     train(run, made, 2)
-    run._background._worker.close(20)
+    hold_disk(run)
     made.step()
     run.record()
-    run._taker._capture._copier.close()
-    expected = copy.deepcopy(made.state())
-    slots = run._taker._capture._whole._slots._slots
-    slots.close(keep=True)  # as a process that is killed leaves them
-    run._opened.close()
-    found = leftovers(ram.FOLDER, ram.key_of(tmp_path.resolve(), TASK))
-    for left in found:
-        left.release()
-    assert [left.stamp.step for left in found if left.stamp] == [3]
+    expected = made.state()
+    die(run)
+    assert steps_left(tmp_path, TASK)[0] == 3
     fresh = Adapted()
     with open_run(tmp_path, fresh, resume="must") as run:
         assert (run.resumed.step, run.resumed.tier) == (3, "ram")

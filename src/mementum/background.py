@@ -14,10 +14,12 @@ from mementum.catalog.rebuild import refresh
 from mementum.clock import Clock, timestamp
 from mementum.decide.retain import Retention, retain
 from mementum.errors import MementumError, StoreError, Superseded
-from mementum.events import Committed, Cost, Emit, Failed, SaveSkipped
+from mementum.events import Committed, Cost, Emit, Failed, Note, SaveSkipped
 from mementum.execute.attempts import key_of
 from mementum.execute.claim import let_go, require_newest
 from mementum.execute.ledger import Ledger
+from mementum.execute.leftovers import Left
+from mementum.execute.pace import Pace
 from mementum.execute.settler import SettleJob, Settler
 from mementum.execute.snapshot import Snapshot
 from mementum.execute.stills import Stills, Unsteady
@@ -55,8 +57,10 @@ class Background:
         opened: Opened,
         retention: Retention,
         settle_with: str | None = None,
+        write_rate: float | None = None,
         lasting: Lasting,
         seq: int,
+        saved_seq: int,
         parent: str | None,
         saved_step: int | None,
         clock: Clock,
@@ -65,16 +69,17 @@ class Background:
         self.saved_step = saved_step  # the step of the newest durable checkpoint
         self.parent = parent  # the id of that checkpoint, or of the one that the run came back from
         self.given_seq = seq if opened.attempt.sure else seq + SEQ_LEAP  # the newest number that a snapshot has
-        self.saved_seq = seq  # that of the newest durable checkpoint
+        self.saved_seq = saved_seq  # that of the newest durable checkpoint
         self.at_end: list[Callable[[], None]] = []  # what is to be given back when no save is in flight any more
         self.ending = False
         self.ledger = Ledger(self._tell_cost)
         self.stills = Stills()
         self._opened, self._retention, self._lasting = opened, retention, lasting
         self._clock, self._emit = clock, emit
+        self._pace = None if write_rate is None else Pace(write_rate, clock)
         self._codec, self._settler = settle_with, Settler(emit=emit)
         self._torn = False
-        self._vanished = False
+        self._vanished = self._refused_told = False
         self._superseded: Superseded | None = None
         self._skip_told = False
         self._sweep_at_s = None if opened.attempt.sure else clock.monotonic() + SWEEP_AFTER_S
@@ -123,6 +128,12 @@ class Background:
     def tidy(self) -> None:
         """Queue the removal that follows a save: where a kill cut the last one short, no further save repeats it."""
         self._worker.submit_fact(self._tidy)
+
+    def give_back(self, spare: Sequence[Left]) -> None:
+        """Queue the removal of slots that nobody needs: it takes a while, and nothing waits for it."""
+        for left in spare:
+            if not self._worker.submit_fact(left.remove):
+                left.remove()
 
     def drain(self, timeout_s: float) -> bool:
         return self._worker.drain(timeout_s)
@@ -195,6 +206,7 @@ class Background:
                 emit=self._emit,
                 require_newest=self._require_newest,
                 stills=self.stills,
+                pace=self._pace,
             )
         except Superseded as superseded:
             self._step_back(superseded)
@@ -231,8 +243,16 @@ class Background:
             )
         )
         self.ledger.ended(manifest.id, now_s, cost)
+        self._tell_refused()
         self._tidy()
         self.settle_newest()
+
+    def _tell_refused(self) -> None:
+        refused = self._opened.store.refused_direct
+        if refused is not None and not self._refused_told:
+            self._refused_told = True
+            text = "this file system takes no direct writes: files go through the page cache, at more processor time"
+            self._emit(Note(text=f"{refused}: {text}"))
 
     def settle_newest(self) -> None:
         """Have the newest checkpoint compressed when the processor has nothing else to do; that costs nothing where it

@@ -43,6 +43,7 @@ class Asked:
     capture: str
     verify_capture: bool
     slots: int
+    write_rate: float | None
     resume: str
     raise_failures: bool
     user: Mapping[str, Any]
@@ -69,6 +70,7 @@ def open_run(
     capture: Literal["overlapped", "blocking"] = "overlapped",
     verify_capture: bool = False,
     slots: Literal[0, 2, 3] = 3,
+    write_rate: float | None = None,
     resume: Literal["auto", "never", "must"] = "auto",
     fit: Literal["strict", "partial"] = "strict",
     rename: Mapping[str, str] | None = None,
@@ -90,9 +92,11 @@ def open_run(
     codec: of optimizer state on disk: `raw`, `zstd:1`, `planes+zstd:1`. A checkpoint lands raw; it is compressed later,
         when the processor has nothing else to do. Weights are always raw.
     capture: `overlapped` copies beside the next step's forward and backward pass; `blocking` copies before it goes on.
-        verify_capture: compare the whole copy with the live state afterwards, not a sample of every tensor.
+        verify_capture: compare all of the copy with a digest taken before it, not a sample of every tensor; the digest
+        is taken while the loop waits.
     slots: how many snapshots shared memory keeps, as far as there is room, where they outlive the process; 0 keeps them
         in the process. `mementum plan` says what fits.
+    write_rate: bytes a second that saves may write at most, where others need the disk; None: as fast as it goes.
     resume: `auto` resumes if there is a checkpoint, `must` insists on one, `never` begins anew beside them.
     fit: `strict` resumes only if everything fits; `partial` loads what fits by name, shape and dtype, and lists the
         rest in `run.resumed.left_out`. rename: stored names to new ones, `{"model.old.": "model.new."}`.
@@ -107,6 +111,8 @@ def open_run(
     """
     _require(resume=(resume, ("auto", "never", "must")), on_error=(on_error, ("tell", "raise")))
     _require(capture=(capture, ("overlapped", "blocking")))
+    if write_rate is not None and not (isinstance(write_rate, int | float) and write_rate > 0):
+        raise UsageError(f"write_rate is a number of bytes a second, got {write_rate!r}")
     if slots not in (0, 2, 3):
         raise UsageError(f"slots must be 3, 2 or 0, got {slots!r}")
     asked = Asked(
@@ -116,6 +122,7 @@ def open_run(
         capture=capture,
         verify_capture=verify_capture,
         slots=slots,
+        write_rate=write_rate,
         resume=resume,
         raise_failures=on_error == "raise",
         user=plain_fields(user),
@@ -160,7 +167,7 @@ def _run(
 ) -> Run:
     folder = root_folder(root)
     back = begin(opened, folder, components, feed, lasting, resume=asked.resume, fit=asked.fit, clock=clock, emit=emit)
-    beginning, seq = back.beginning, back.seq
+    beginning = back.beginning
     exactness = exactness_of(components, feed.exactness if feed is not None else None)
     if feed is not None and exactness.reasons:
         emit(Note(text=f"a resume will be {exactness}"))
@@ -170,14 +177,21 @@ def _run(
     background = Background(
         opened=opened,
         retention=asked.retention,
+        write_rate=asked.write_rate,
         settle_with=None if asked.codec == RAW else asked.codec,
         lasting=lasting,
-        seq=seq,
+        seq=back.seq,
+        saved_seq=back.saved_seq,
         parent=resumed.checkpoint if resumed else None,
-        saved_step=resumed.step if resumed else None,
+        saved_step=resumed.step if resumed and back.salvaged is None else None,
         clock=clock,
         emit=emit,
     )
+    background.give_back(back.spare)
+    if back.came_from is not None:
+        background.stills.wrote(*back.came_from)
+        background.stills.committed()
+    background.settle_newest()  # what the last run left as it landed
     if back.salvaged is not None:
         _place(back.salvaged, opened, background)
     slots = ChosenSlots(key_of(folder, opened.task), wanted=asked.slots, emit=emit)

@@ -188,11 +188,13 @@ def _write(root: Path, snapshot: Snapshot, wanted: Wanted, clock: Clock) -> None
             clock.sleep(PAUSE_S)
     try:
         entries = opened.catalog.entries(opened.home)
+        seq = max((entry.manifest.seq for entry in entries), default=0)
         background = Background(
             opened=opened,
             retention=wanted.retention,
             lasting=lasting,
-            seq=max((entry.manifest.seq for entry in entries), default=0),
+            seq=seq,
+            saved_seq=seq,
             parent=entries[-1].manifest.id if entries else None,
             saved_step=None,
             clock=clock,

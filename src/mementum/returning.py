@@ -13,12 +13,13 @@ from mementum.catalog.rebuild import refresh
 from mementum.clock import Clock, timestamp
 from mementum.errors import CheckpointDamaged, MementumError, NothingToResume, StateMismatch, StoreError
 from mementum.events import Emit, Failed, PhaseBegan, PhaseEnded
+from mementum.execute.leftovers import Left
 from mementum.live import feeds, rng
 from mementum.live.component import Component
 from mementum.live.fitting import Fit
 from mementum.opening import Opened
 from mementum.ram import Salvaged, salvage
-from mementum.records import Entry, Fact, Resumed, record
+from mementum.records import Entry, Fact, Index, Resumed, record
 from mementum.resuming import REFUSALS, Found, newest_whole, put_back, versions_that_differ
 from mementum.run import Beginning
 
@@ -27,11 +28,15 @@ SHOWN_MAX = 10  # pieces of damage in a message; `mementum doctor` tells all of 
 
 @record
 class Back:
-    """Where the run begins, the highest sequence number so far, and the snapshot in memory that is to be placed."""
+    """Where the run begins, the highest sequence number so far, that of the newest durable checkpoint, the snapshot in
+    memory that is to be placed, and those whose memory is to be given back."""
 
     beginning: Beginning
     seq: int
+    saved_seq: int
     salvaged: Salvaged | None = None
+    spare: tuple[Left, ...] = ()
+    came_from: tuple[str, Index] | None = None  # the checkpoint's folder and index, if it lay on a disk
 
 
 def begin(
@@ -49,32 +54,44 @@ def begin(
     """Where the run begins. Everything live is put back on return. A snapshot that outlived its process comes before
     every checkpoint, if it is newer; its slot is held until it is placed."""
     entries = opened.catalog.entries(opened.home)
-    seq = max((entry.manifest.seq for entry in entries), default=0)
+    seq = saved_seq = max((entry.manifest.seq for entry in entries), default=0)
     began_s = clock.monotonic()
     if resume != "never":
         emit(PhaseBegan(phase="resume"))
-    salvaged = salvage(root, opened.task, store=opened.store, entries=entries, emit=emit, load=resume != "never")
+    spare: list[Left] = []
+    salvaged = salvage(
+        root, opened.task, store=opened.store, entries=entries, emit=emit, load=resume != "never", spare=spare
+    )
     try:
         if salvaged is not None:
             seq = salvaged.loaded.manifest.seq
         if resume == "never":
-            return Back(beginning=Beginning(values={}), seq=seq, salvaged=salvaged)
+            nothing = Beginning(values={})
+            return Back(beginning=nothing, seq=seq, saved_seq=saved_seq, salvaged=salvaged, spare=tuple(spare))
         found = _found(salvaged) or _from_disk(opened, entries, resume, clock, emit)
         if found is None:
             emit(PhaseEnded(phase="resume", duration_s=clock.monotonic() - began_s))
-            return Back(beginning=Beginning(values={}), seq=seq)
+            return Back(beginning=Beginning(values={}), seq=seq, saved_seq=saved_seq, spare=tuple(spare))
         beginning = _put_back(found, components, feed, lasting, fit, began_s, clock, tier="ram" if salvaged else "ssd")
     except BaseException:
         if salvaged is not None:
             salvaged.left.release()  # it lies where it lay
+        for left in spare:
+            left.remove()
         raise
     emit(PhaseEnded(phase="resume", id=found.loaded.manifest.id, duration_s=clock.monotonic() - began_s))
     if salvaged is not None and salvaged.durable:
-        salvaged.left.remove()
-        return Back(beginning=beginning, seq=seq)
+        return Back(beginning=beginning, seq=seq, saved_seq=saved_seq, spare=(*spare, salvaged.left))
     if salvaged is not None:  # its tensors were given away, or copied
         salvaged = replace(salvaged, loaded=replace(salvaged.loaded, tensors={}))
-    return Back(beginning=beginning, seq=seq, salvaged=salvaged)
+    return Back(
+        beginning=beginning,
+        seq=seq,
+        saved_seq=saved_seq,
+        salvaged=salvaged,
+        spare=tuple(spare),
+        came_from=None if found.loaded.index is None else (found.folder, found.loaded.index),
+    )
 
 
 def _found(salvaged: Salvaged | None) -> Found | None:

@@ -8,6 +8,7 @@ from mementum.catalog.catalog import Catalog
 from mementum.errors import KeyTaken, MementumError, StoreError, Superseded
 from mementum.events import Emit, Failed, PhaseBegan, PhaseEnded
 from mementum.execute.commit import commit
+from mementum.execute.pace import Pace
 from mementum.execute.remove import discard
 from mementum.execute.snapshot import Snapshot
 from mementum.execute.stills import Stills
@@ -33,6 +34,7 @@ def save_checkpoint(
     emit: Emit,
     require_newest: Look = _sole_writer,
     stills: Stills | None = None,
+    pace: Pace | None = None,
 ) -> Manifest:
     """Parts, then a look for a later attempt, then manifest, then catalog: whatever line we die on, what is listed is
     whole.
@@ -42,7 +44,7 @@ def save_checkpoint(
     folder = folder_for(store, snapshot.step)
     try:
         emit(PhaseBegan(phase="write", id=snapshot.id))
-        files = write_parts(snapshot, store, folder, stills=stills)
+        files = write_parts(snapshot, store, folder, stills=stills, pace=pace)
         emit(PhaseEnded(phase="write", id=snapshot.id))
         emit(PhaseBegan(phase="commit", id=snapshot.id))
         require_newest()

@@ -110,7 +110,7 @@ class Taker:
         self._capture.warm(self._components)
 
     def close(self) -> None:
-        self._capture.close()
+        self._capture.close(safe_seq=self._background.saved_seq)
 
     def _captured(self) -> Captured | None:
         unfrozen = self._background.stills.take_unfrozen()

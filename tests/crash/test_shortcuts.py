@@ -78,7 +78,7 @@ SHORTCUTS = (
         file=SAVING,
         changes=(
             (
-                "files = write_parts(snapshot, store, folder, stills=stills)",
+                "files = write_parts(snapshot, store, folder, stills=stills, pace=pace)",
                 "from mementum.storage.local import LocalStore\n"
                 "        from mementum.testing.simdisk import SimDisk\n"
                 "        files = write_parts(snapshot, LocalStore(SimDisk(), 'elsewhere'), folder)",

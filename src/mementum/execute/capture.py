@@ -43,7 +43,7 @@ class Slots(Protocol):
 
     def acquire(self, sizes: Sequence[int], *, safe_seq: int | None = None) -> Slot | None: ...
     def warm(self, sizes: Sequence[int]) -> None: ...
-    def close(self) -> None: ...
+    def close(self, *, safe_seq: int | None = None) -> None: ...
 
 
 class OwnSlots(MemorySlots):
@@ -54,6 +54,9 @@ class OwnSlots(MemorySlots):
 
     def warm(self, sizes: Sequence[int]) -> None:
         """It saves once."""
+
+    def close(self, *, safe_seq: int | None = None) -> None:
+        super().close()
 
 
 class Use:
@@ -137,7 +140,9 @@ class Capture(Protocol):
         """Copy these tensors (component, name) at every save from now on: they were taken to be frozen."""
         ...
 
-    def close(self) -> None: ...
+    def close(self, *, safe_seq: int | None = None) -> None:
+        """Give the memory back; a snapshot that is newer than `safe_seq` stays for the next start."""
+        ...
 
 
 class BlockingCapture:
@@ -224,10 +229,9 @@ class BlockingCapture:
     def unfreeze(self, names: Sequence[tuple[str, str]]) -> None:
         self.reader.unfreeze(names)
 
-    def close(self) -> None:
-        """Give the slots' memory back."""
+    def close(self, *, safe_seq: int | None = None) -> None:
         self._slot_plans = []
-        self._slots.close()
+        self._slots.close(safe_seq=safe_seq)
 
 
 def copy(target: Bytes, tensor: torch.Tensor) -> None:

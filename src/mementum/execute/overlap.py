@@ -18,10 +18,10 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from mementum.clock import Clock
 from mementum.execute.capture import BlockingCapture, Captured, Head, Prepared, Slots, copy
-from mementum.execute.device import DeviceCopy
+from mementum.execute.device import DeviceCopy, pin
 from mementum.execute.snapshot import Label
 from mementum.execute.structure import Bytes, Reading, Spot, Structure
-from mementum.execute.witness import Watched, Witness, what_happened, witness
+from mementum.execute.witness import Kinds, Watched, Witness, kinds_of, what_happened, witness
 from mementum.live.component import Component
 from mementum.live.optimizers import OptimizerState
 from mementum.records import record
@@ -36,6 +36,7 @@ class Split:
     structure: Structure
     loose: tuple[Spot, ...]
     watched: Watched
+    kinds: Kinds
     beside: tuple[int, ...]
     on_device: tuple[int, ...]
     at_once: tuple[int, ...]
@@ -50,7 +51,7 @@ class Copying:
         self._tensors = [tensors[number] for number in split.beside]
         self._storages = [tensor.untyped_storage() for tensor in self._tensors]
         self._targets = [target for number in split.beside if (target := targets[number]) is not None]
-        self._witness: Witness = witness(split.watched, self._tensors, verify=verify)
+        self._witness: Witness = witness(split.watched, self._tensors, split.kinds, verify=verify)
         self._device = (
             DeviceCopy(
                 [(tensors[number], target) for number in split.on_device if (target := targets[number]) is not None]
@@ -183,6 +184,8 @@ class OverlappedCapture:
         self.unhooked = tuple(one.name for one in optimizers if id(one.optimizer) not in self._hooked)
         self._copying: Copying | None = None
         self._split: Split | None = None
+        self._pinned: dict[int, tuple[Bytes, Callable[[], None] | None]] = {}
+        self._pinned_for: Structure | None = None
         self._copier = Copier(failed)
         self._give_up, self.gave_up = give_up, False
         # One registration for all optimizers, also copies and wrapped ones; it is filtered by identity.
@@ -211,6 +214,8 @@ class OverlappedCapture:
         use, reading = prepared.use, prepared.reading
         try:
             split = self._split_of(reading, prepared.targets)
+            if split.on_device:
+                self._pin(use.slot.arrays, reading.structure)
             for number in split.at_once:
                 target = prepared.targets[number]
                 if target is not None:
@@ -235,12 +240,28 @@ class OverlappedCapture:
             copied_at_s=copying.copied_at_s,
         )
 
-    def close(self) -> None:
+    def _pin(self, arrays: Sequence[Bytes], structure: Structure) -> None:
+        """Pin a slot's memory once: a GPU copies into other memory more slowly, and not beside its own work."""
+        if structure is not self._pinned_for:  # the slots may have been laid out anew
+            self._unpin()
+            self._pinned_for = structure
+        for array in arrays:
+            if id(array) not in self._pinned:
+                self._pinned[id(array)] = (array, pin(array))
+
+    def _unpin(self) -> None:
+        for _, unpin in self._pinned.values():
+            if unpin is not None:
+                unpin()
+        self._pinned.clear()
+
+    def close(self, *, safe_seq: int | None = None) -> None:
         """Let go of the optimizers and of the slots."""
         self._handle.remove()
         self._copier.close()
+        self._unpin()
         self._copying = self._split = None
-        self._whole.close()
+        self._whole.close(safe_seq=safe_seq)
 
     def _split_of(self, reading: Reading, targets: Sequence[Bytes | None]) -> Split:
         """Made anew only when the structure is another one, or tensors of somebody else's have moved."""
@@ -265,6 +286,7 @@ class OverlappedCapture:
             structure=reading.structure,
             loose=reading.loose,
             watched=watched,
+            kinds=kinds_of([reading.tensors[number] for number in beside]),
             beside=tuple(beside),
             on_device=tuple(on_device),
             at_once=tuple(at_once),

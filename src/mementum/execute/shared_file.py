@@ -65,7 +65,7 @@ class SharedFile(Descriptor):
             raise
 
     def map(self, size: int, *, writable: bool) -> mmap.mmap:
-        """The first `size` bytes."""
+        """The first `size` bytes. Where it is not `writable`, what is written stays in the mapping."""
         assert size <= self.size, "a touch beyond the end would kill the process"
         # mmap keeps a duplicate of its descriptor, which would keep our lock too: in a forked child, and here for as
         # long as any array lives. So it gets an open file of its own.
@@ -73,7 +73,7 @@ class SharedFile(Descriptor):
         try:
             if not os.path.samestat(os.fstat(descriptor), os.fstat(self.descriptor)):
                 raise FileNotFoundError(errno.ENOENT, "another file has taken its name", self.path)
-            return mmap.mmap(descriptor, size, access=mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ)
+            return mmap.mmap(descriptor, size, access=mmap.ACCESS_WRITE if writable else mmap.ACCESS_COPY)
         finally:
             os.close(descriptor)
 

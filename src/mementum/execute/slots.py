@@ -183,6 +183,12 @@ class Slots:
                 return slot
             return None
 
+    @property
+    def newest_seq(self) -> int:
+        """The number of the newest whole snapshot; 0 if there is none."""
+        newest = self._newest()
+        return 0 if newest is None or newest.stamp is None else newest.stamp.seq
+
     def close(self, *, keep: bool = False) -> None:
         """Remove all files of these slots; with `keep`, all but the newest valid one. Arrays that are still in use stay
         readable. In a forked child it does nothing."""

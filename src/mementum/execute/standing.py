@@ -35,5 +35,5 @@ class StandingCapture:
     def unfreeze(self, names: Sequence[tuple[str, str]]) -> None:
         """Nothing is taken to be frozen here."""
 
-    def close(self) -> None:
+    def close(self, *, safe_seq: int | None = None) -> None:
         """Nothing is held."""

@@ -19,6 +19,7 @@ from mementum.live.glance import Glance, glance, retold
 from mementum.live.modules import ModuleState
 from mementum.live.optimizers import OptimizerState
 from mementum.live.tree import split
+from mementum.live.watch import Watch, watch
 from mementum.records import record
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
@@ -49,11 +50,14 @@ class Spot:
 
 @record
 class Known:
-    """A component as it was read: where the tensors of a glance go (None: nowhere, or where another one goes)."""
+    """A component as it was read: `spots` say where those tensors of a glance go whose numbers are in `picks`. The
+    others go nowhere, or where another one goes."""
 
     shape: tuple[object, ...]
     tree: Any
-    spots: tuple[Spot | None, ...]
+    picks: tuple[int, ...]
+    spots: tuple[Spot, ...]
+    watch: Watch | None
 
 
 @record
@@ -90,8 +94,8 @@ class Reader:
         self._doubtful = False  # whether one of them was seen for the first time: the next reading says if it is frozen
 
     def read(self, components: Sequence[Component]) -> Reading:
-        glances = {component.name: glance(component) for component in components}
         structure = None if self._doubtful else self._structure
+        glances = {component.name: _look(component, structure) for component in components}
         trees: dict[str, Mapping[str, object]] = {}
         spots: list[Spot] = []
         tensors: list[torch.Tensor] = []
@@ -114,10 +118,8 @@ class Reader:
             name, seen, known = component.name, glances[component.name], structure.known.get(component.name)
             if seen is not None and known is not None:
                 trees[name] = {"kind": component.kind, "state": retold(component, known.tree, seen)}
-                for tensor, spot in zip(seen.tensors, known.spots, strict=True):
-                    if spot is not None:
-                        spots.append(spot)
-                        tensors.append(tensor)
+                spots += known.spots
+                tensors += map(seen.tensors.__getitem__, known.picks)
                 continue
             tree, held = read[name]
             # A tree of somebody else's may hold what changes later, so it is encoded now.
@@ -166,7 +168,7 @@ class Reader:
             seen = glances[component.name]
             if seen is not None:
                 tree, held = read[component.name]
-                known_here = _known(component.name, seen, tree, held, places.get(component.name, {}))
+                known_here = _known(component, seen, tree, held, places.get(component.name, {}))
                 if known_here is not None:
                     known[component.name] = known_here
         return Structure(
@@ -208,6 +210,12 @@ class Reader:
         return frozen
 
 
+def _look(component: Component, structure: Structure | None) -> Glance | None:
+    known = None if structure is None else structure.known.get(component.name)
+    seen = None if known is None or known.watch is None else known.watch.look()
+    return seen or glance(component)
+
+
 def _full(component: Component) -> tuple[Any, dict[str, torch.Tensor]]:
     return split(component.read(), component=component.name, named_by="state" if component.weights else "")
 
@@ -222,7 +230,7 @@ def _facts(name: str, tensor: torch.Tensor) -> Facts:
 
 
 def _known(
-    component: str,
+    component: Component,
     seen: Glance,
     tree: Any,
     held: Mapping[str, torch.Tensor],
@@ -230,11 +238,16 @@ def _known(
 ) -> Known | None:
     """None if the reading has a tensor that the glance has not."""
     named = {_identity(tensor): name for name, tensor in held.items() if tensor.numel()}
-    spots: list[Spot | None] = []
-    for tensor in seen.tensors:
+    spots: dict[int, Spot] = {}
+    for number, tensor in enumerate(seen.tensors):
         name = named.pop(_identity(tensor), None)
-        spots.append(None if name is None else _spot(component, name, tensor, places[name]))
-    return None if named else Known(shape=seen.shape, tree=tree, spots=tuple(spots))
+        if name is not None:
+            spots[number] = _spot(component.name, name, tensor, places[name])
+    if named:
+        return None
+    return Known(
+        shape=seen.shape, tree=tree, picks=tuple(spots), spots=tuple(spots.values()), watch=watch(component, seen)
+    )
 
 
 def _spot(component: str, name: str, tensor: torch.Tensor, place: tuple[int, int, int]) -> Spot:

@@ -97,7 +97,7 @@ def _of_optimizer(component: OptimizerState) -> Glance | None:
     seen = 0
     for number, group in enumerate(optimizer.param_groups):
         hyper = {key: value for key, value in group.items() if key not in DERIVED}
-        if not all(_is_plain(value) for value in hyper.values()):
+        if not all(is_plain(value) for value in hyper.values()):
             return None
         groups.append(hyper)
         shape.append((*hyper, *map(id, group["params"])))
@@ -111,7 +111,7 @@ def _of_optimizer(component: OptimizerState) -> Glance | None:
             for key, value in held.items():
                 if isinstance(value, torch.Tensor):
                     tensors.append(value)
-                elif _is_plain(value):
+                elif is_plain(value):
                     values[key] = value
                 else:
                     return None
@@ -125,7 +125,8 @@ def _of_optimizer(component: OptimizerState) -> Glance | None:
     return None if facts is None else Glance(tensors=tuple(tensors), shape=(*shape, *facts), plain=(groups, plain))
 
 
-def _is_plain(value: object) -> bool:
+def is_plain(value: object) -> bool:
+    """Whether a value, and all that is in it, cannot change where it stands."""
     return isinstance(value, PLAIN) or (type(value) is tuple and all(isinstance(item, PLAIN) for item in value))
 
 

@@ -35,6 +35,7 @@ class Loaded:
     manifest: Manifest
     context: Mapping[str, Any]
     tensors: Mapping[str, Mapping[str, torch.Tensor]]
+    index: Index | None = None  # where they were read; None if they lay in memory
 
 
 def load(store: Store, folder: str, manifest: Manifest) -> Loaded | tuple[Damage, ...]:
@@ -62,15 +63,19 @@ def load(store: Store, folder: str, manifest: Manifest) -> Loaded | tuple[Damage
     if damage:
         order = {f"{folder}/{file.name}": number for number, file in enumerate(files)}
         return tuple(sorted(damage, key=lambda one: order[one.key]))
-    return Loaded(manifest=manifest, context=proved.context, tensors=_by_component(proved.index, fillings))
+    tensors = _by_component(proved.index, fillings)
+    return Loaded(manifest=manifest, context=proved.context, tensors=tensors, index=proved.index)
 
 
 def load_raw(
     manifest: Manifest, index: Index, context: Mapping[str, Any], streams: Mapping[str, Buffer]
 ) -> Loaded | tuple[Damage, ...]:
-    """The same of raw streams by file name that lie in memory and are whole: they are copied, and nothing is proved.
-    The index's files need no blocks."""
+    """The same of raw streams by file name that lie in memory and are whole: nothing is proved, and the index's files
+    need no blocks. Tensors of weights are views of their stream; all others are copied, to be given away."""
     fillings, damage = _fillings(index, str)
+    for name in fillings:
+        if name.endswith(WEIGHTS) and not memoryview(streams.get(name, b"")).readonly:
+            fillings[name].stands_in(streams[name])
     damage += [
         Damage(key=tensor.file, what=f"{tensor.name} does not lie inside it")
         for tensor in index.tensors
@@ -78,7 +83,12 @@ def load_raw(
     ]
     if damage:
         return tuple(damage)
-    pieces = [(name, begin) for name in fillings for begin in range(0, memoryview(streams[name]).nbytes, blocks.BLOCK)]
+    pieces = [
+        (name, begin)
+        for name, filling in fillings.items()
+        if not filling.full
+        for begin in range(0, memoryview(streams[name]).nbytes, blocks.BLOCK)
+    ]
 
     def copy(jobs: Iterator[tuple[str, int]]) -> None:
         for name, begin in jobs:
@@ -132,6 +142,7 @@ class Filling:
 
     def __init__(self, held: Iterable[StoredTensor], *, aligned: bool) -> None:
         self._alignment = ALIGNMENT if aligned else 1
+        self.full = False  # whether nothing need be read
         self._held = sorted((stored for stored in held), key=lambda stored: stored.offset)
         self._starts = [stored.offset for stored in self._held]
         ends = (stored.offset + stored.size for stored in self._held)
@@ -156,6 +167,15 @@ class Filling:
             self._places.append((len(self._sizes) - 1, place))
             self._flat[-1] &= stored.offset - self._begins[-1] == place
             self._sizes[-1] += -(-stored.size // self._alignment) * self._alignment
+
+    def stands_in(self, stream: Buffer) -> None:
+        """Have the tensors be views of a stream that lies in memory."""
+        data = np.frombuffer(stream, np.uint8)
+        for number, (begin, size) in enumerate(zip(self._begins, self._sizes, strict=True)):
+            if not self._flat[number] or begin + size > len(data):
+                return  # it is copied, or found not to be whole
+            self._arenas[number] = data[begin : begin + size]
+        self.full = True
 
     def lend(self, begin: int, size: int) -> memoryview | None:
         """The memory in which `size` bytes of the stream, from `begin` on, have their place; None if it is not in one

@@ -75,6 +75,12 @@ class LocalStore:
         self._durable: set[str] = set()  # folders whose names this instance has itself made durable
         self._grown: set[str] = set()  # journals likewise
 
+    @property
+    def refused_direct(self) -> str | None:
+        """The first file that the file system would not write past the page cache; None if there was none."""
+        refused: str | None = getattr(self._disk, "refused_direct", None)
+        return refused
+
     def put(self, key: str, chunks: Iterable[Buffer]) -> Stat:
         path = self._path(key)
         with self._told(key):

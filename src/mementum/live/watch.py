@@ -1,0 +1,164 @@
+"""Watches: made after a full look at a component, they say in a few microseconds a layer that it still holds.
+
+Everything is compared by lists that one call in C makes. What these calls do not see, another shape or stride at the
+same address, is compared by whoever copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import chain
+from operator import is_, itemgetter
+from typing import Any
+
+import torch
+
+from mementum.live.component import Component
+from mementum.live.glance import OPTIMIZER_HOOKS, READ_HOOKS, Glance, is_plain
+from mementum.live.modules import ModuleState
+from mementum.live.optimizers import DERIVED, OptimizerState
+
+
+class Watch:
+    """The tensors as they lay, and how to find them again: None where something is not as it was."""
+
+    def __init__(self, seen: Glance, again: Callable[[], tuple[list[torch.Tensor], Any] | None]) -> None:
+        self._shape, self._again = seen.shape, again
+        self._facts = _facts(seen.tensors)
+
+    def look(self) -> Glance | None:
+        """The component as it is now, if its structure is what it was."""
+        found = self._again()
+        if found is None or _facts(found[0]) != self._facts:
+            return None
+        return Glance(tensors=tuple(found[0]), shape=self._shape, plain=found[1])
+
+
+def watch(component: Component, seen: Glance) -> Watch | None:
+    """A watch over a component that was glanced at just now."""
+    if isinstance(component, ModuleState):
+        return Watch(seen, _Modules(component.module).again)
+    if isinstance(component, OptimizerState):
+        return Watch(seen, _Optimizer(component).again)
+    return None
+
+
+class _Modules:
+    """The tree of modules, by the dicts in which they keep their things."""
+
+    def __init__(self, root: torch.nn.Module) -> None:
+        waiting, self._held = [root], []
+        while waiting:  # in the order of a glance
+            held = waiting.pop().__dict__
+            self._held.append(held)
+            waiting.extend(child for child in held["_modules"].values() if child is not None)
+        self._parameters, self._buffers, self._children = map(self._all, ("_parameters", "_buffers", "_modules"))
+        self._passing = [held["_non_persistent_buffers_set"] for held in self._held]
+        self._passed = [set(names) for names in self._passing]
+        self._hooks = [held[hooks] for hooks in READ_HOOKS for held in self._held if hooks in held]
+        self._kids = list(chain.from_iterable(map(dict.values, self._children)))
+        self._modes, self._names = self._now()
+        # A glance gives each module's parameters and then its buffers, without those that no state dict has.
+        self._picks = [
+            (self._parameters[number], self._buffers[number], frozenset(self._passed[number]))
+            for number in range(len(self._held))
+        ]
+
+    def again(self) -> tuple[list[torch.Tensor], Any] | None:
+        if any(self._hooks) or self._passing != self._passed or "state_dict" in self._held[0]:
+            return None
+        same = (
+            _same(self._all("_parameters"), self._parameters)
+            and _same(self._all("_buffers"), self._buffers)
+            and _same(self._all("_modules"), self._children)
+            and _same(list(chain.from_iterable(map(dict.values, self._children))), self._kids)
+        )
+        if not same or self._now() != (self._modes, self._names):
+            return None
+        tensors: list[torch.Tensor] = []
+        for parameters, buffers, passing in self._picks:
+            tensors += parameters.values()
+            if buffers:
+                tensors += [tensor for name, tensor in buffers.items() if name not in passing]
+        return [tensor for tensor in tensors if tensor is not None], None
+
+    def _all(self, name: str) -> list[dict[str, Any]]:
+        return list(map(itemgetter(name), self._held))
+
+    def _now(self) -> tuple[list[bool], list[str]]:
+        modes = list(map(itemgetter("training"), self._held))
+        return modes, list(chain.from_iterable(chain(self._parameters, self._buffers, self._children)))
+
+
+class _Optimizer:
+    """Groups and state, by the lists and dicts in which they stand."""
+
+    def __init__(self, component: OptimizerState) -> None:
+        self._component = component
+        self._optimizer: Any = component.optimizer
+        self._state = self._optimizer.state
+        self._owners = list(self._state)
+        self._entries = list(self._state.values())
+        self._keys = list(map(tuple, self._entries))
+        self._of = {id(owner): entry for owner, entry in zip(self._owners, self._entries, strict=True)}
+        self._groups = self._now()
+        self._hyper = [tuple(group) for group in self._optimizer.param_groups]
+        # A glance goes by the groups' order, the state by the order of first steps.
+        self._ordered: list[tuple[str, dict[str, Any]]] = [
+            (component.name_of(parameter, number, position), self._of[id(parameter)])
+            for number, group in enumerate(self._optimizer.param_groups)
+            for position, parameter in enumerate(group["params"])
+            if id(parameter) in self._of
+        ]
+        values = chain.from_iterable(entry.values() for _, entry in self._ordered)
+        self._all_tensors = all(isinstance(value, torch.Tensor) for value in values)
+
+    def again(self) -> tuple[list[torch.Tensor], Any] | None:
+        optimizer = self._optimizer
+        if optimizer.state is not self._state or any(getattr(optimizer, hooks, None) for hooks in OPTIMIZER_HOOKS):
+            return None
+        if not (_same(list(self._state), self._owners) and _same(list(self._state.values()), self._entries)):
+            return None
+        groups = optimizer.param_groups
+        if [tuple(group) for group in groups] != self._hyper or self._now() != self._groups:
+            return None
+        if list(map(tuple, self._entries)) != self._keys:
+            return None
+        hyper = [{key: value for key, value in group.items() if key not in DERIVED} for group in groups]
+        if not all(map(is_plain, chain.from_iterable(map(dict.values, hyper)))):
+            return None
+        held = chain.from_iterable(entry.values() for _, entry in self._ordered)
+        if self._all_tensors:
+            tensors = list(held)
+            return (tensors, (hyper, {})) if all(isinstance(one, torch.Tensor) for one in tensors) else None
+        return self._mixed(hyper)
+
+    def _mixed(self, hyper: list[dict[str, Any]]) -> tuple[list[torch.Tensor], Any] | None:
+        """Where plain numbers stand among the tensors, as the count of steps in many optimizers."""
+        tensors: list[torch.Tensor] = []
+        plain: dict[str, dict[str, Any]] = {}
+        for name, entry in self._ordered:
+            for key, value in entry.items():
+                if isinstance(value, torch.Tensor):
+                    tensors.append(value)
+                elif is_plain(value):
+                    plain.setdefault(name, {})[key] = value
+                else:
+                    return None
+        return tensors, (hyper, plain)
+
+    def _now(self) -> list[object]:
+        return [
+            ([id(one) for one in group["params"]], [one.requires_grad for one in group["params"]])
+            for group in self._optimizer.param_groups
+        ]
+
+
+def _same(now: list[Any], before: list[Any]) -> bool:
+    return len(now) == len(before) and all(map(is_, now, before))
+
+
+def _facts(tensors: Iterable[torch.Tensor]) -> tuple[list[int], list[int], list[torch.dtype]]:
+    """Where each lies, and how much of it there is."""
+    held = tuple(tensors)
+    return [one.data_ptr() for one in held], [one.numel() for one in held], [one.dtype for one in held]

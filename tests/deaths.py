@@ -1,0 +1,45 @@
+"""A run that ends, in the process of a test, as if it was killed: nothing more is written, and its slots lie."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import mementum
+from mementum import ram
+from mementum.execute.leftovers import Left, leftovers
+
+WAIT_S = 20.0  # for a thread that ends; only a broken test waits so long
+
+
+def hold_disk(run: mementum.Run) -> None:
+    """From here on no save reaches the disk."""
+    run.wait()
+    assert run._background._worker.close(WAIT_S)
+
+
+def die(run: mementum.Run) -> None:
+    """Once the copies under way are whole: the task is free, the slots have no owner, and nothing was tidied up."""
+    capture = run._taker._capture
+    capture._copier.close()
+    capture._handle.remove()
+    slots = capture._whole._slots._slots
+    for slot in slots._slots if slots is not None else ():
+        slot.close(keep=True)
+    run._background._worker.close(WAIT_S)
+    run._closed = True
+    run._opened.close()
+
+
+def left(root: Path, task: str) -> Iterator[Left]:
+    """What lies in memory of a task; each is let go of when the next is asked for."""
+    for one in leftovers(ram.FOLDER, ram.key_of(root.resolve(), task)):
+        try:
+            yield one
+        finally:
+            one.release()
+
+
+def steps_left(root: Path, task: str) -> list[int]:
+    """The steps of whole snapshots in memory that nobody has, newest first."""
+    return [one.stamp.step for one in left(root, task) if one.stamp is not None]
