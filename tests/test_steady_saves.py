@@ -23,7 +23,9 @@ from trips import Told
 
 SAVES = 500
 WARM = 40  # saves until all slots, threads and caches are there
-RSS_SLACK = 6 << 20  # bytes: the allocator's arenas and SQLite's cache; a state that stayed behind would be 20 times that
+RSS_SLACK = (
+    6 << 20
+)  # bytes: the allocator's arenas and SQLite's cache; a state that stayed behind would be 20 times that
 WIDTH = 256  # the state has 0.8 MB: what stayed behind of 460 would be 360 MB
 
 
@@ -38,6 +40,7 @@ class Held:
 
     @classmethod
     def now(cls, root: Path) -> Held:
+        gc.collect()  # also what other tests have left to it
         return cls(
             descriptors=len(os.listdir("/proc/self/fd")),
             threads=tuple(sorted(thread.name for thread in threading.enumerate())),
@@ -93,7 +96,6 @@ def test_what_is_held_stays_the_same_over_500_saves(tmp_path: Path, way: Any) ->
         assert process.memory_info().rss - rss < RSS_SLACK
     assert len(warm.slots) == WANTED
     assert made.told.of(Failed) == made.told.of(SaveSkipped) == []
-    gc.collect()
     assert Held.now(tmp_path) == before
 
 
@@ -109,7 +111,6 @@ def test_runs_that_fall_behind_leave_nothing_either(tmp_path: Path, way: Any) ->
     assert made.told.of(Failed) == []
     assert made.told.of(Committed)[-1].step == 120
     assert len(made.told.of(Committed)) + len(made.told.of(SaveSkipped)) == 120
-    gc.collect()
     assert Held.now(tmp_path) == before
 
 
@@ -126,5 +127,4 @@ def test_an_end_by_an_error_leaves_nothing(tmp_path: Path, error: type[BaseExcep
 
     with pytest.raises(error, match="of the training"):
         fail()
-    gc.collect()
     assert Held.now(tmp_path) == before

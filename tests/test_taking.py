@@ -320,9 +320,7 @@ def test_forked_workers_hold_no_lock_and_no_slot(tmp_path: Path, made: Made, fol
 
     run = made.open(tmp_path)
     made.step(run)
-    loader = torch.utils.data.DataLoader(
-        Data(), num_workers=2, persistent_workers=True, multiprocessing_context="fork"
-    )
+    loader = torch.utils.data.DataLoader(Data(), num_workers=2, persistent_workers=True, multiprocessing_context="fork")
     batches = iter(loader)  # the workers are forks of a process that holds slots
     next(batches)
     hold_disk(run)

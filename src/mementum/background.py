@@ -89,6 +89,11 @@ class Background:
     def saves_in_flight(self) -> int:
         return self._worker.saves_in_flight
 
+    @property
+    def superseded(self) -> bool:
+        """Whether a later attempt has the task."""
+        return self._superseded is not None
+
     def next_seq(self) -> int:
         """The sequence number of the next snapshot. Those of saves that come to nothing are used up."""
         self.given_seq += 1

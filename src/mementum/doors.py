@@ -26,7 +26,7 @@ from mementum.live.fitting import Fit
 from mementum.opening import Opened, open_task, root_folder
 from mementum.ram import ChosenSlots, Salvaged, describe, key_of, snapshot_of
 from mementum.records import record
-from mementum.returning import begin
+from mementum.returning import Back, begin
 from mementum.run import Run
 from mementum.taking import Taker
 
@@ -174,26 +174,7 @@ def _run(
     resumed = beginning.resumed
     if resumed is not None and resumed.left_out:
         emit(Note(text=f"step {resumed.step} was loaded in part: {len(resumed.left_out)} things were left out"))
-    background = Background(
-        opened=opened,
-        retention=asked.retention,
-        write_rate=asked.write_rate,
-        settle_with=None if asked.codec == RAW else asked.codec,
-        lasting=lasting,
-        seq=back.seq,
-        saved_seq=back.saved_seq,
-        parent=resumed.checkpoint if resumed else None,
-        saved_step=resumed.step if resumed and back.salvaged is None else None,
-        clock=clock,
-        emit=emit,
-    )
-    background.give_back(back.spare)
-    if back.came_from is not None:
-        background.stills.wrote(*back.came_from)
-        background.stills.committed()
-    background.settle_newest()  # what the last run left as it landed
-    if back.salvaged is not None:
-        _place(back.salvaged, opened, background)
+    background = _background(opened, asked, back, lasting, clock, emit)
     slots = ChosenSlots(key_of(folder, opened.task), wanted=asked.slots, emit=emit)
     capture = _capture(asked, components, slots, clock, emit)
     capture.note(components)
@@ -219,6 +200,33 @@ def _run(
         clock=clock,
         emit=emit,
     )
+
+
+def _background(opened: Opened, asked: Asked, back: Back, lasting: Lasting, clock: Clock, emit: Emit) -> Background:
+    """The background, at work on what the last run has left: slots to give back, a checkpoint to compress, a snapshot
+    to place."""
+    resumed = back.beginning.resumed
+    background = Background(
+        opened=opened,
+        retention=asked.retention,
+        write_rate=asked.write_rate,
+        settle_with=None if asked.codec == RAW else asked.codec,
+        lasting=lasting,
+        seq=back.seq,
+        saved_seq=back.saved_seq,
+        parent=resumed.checkpoint if resumed else None,
+        saved_step=resumed.step if resumed and back.salvaged is None else None,
+        clock=clock,
+        emit=emit,
+    )
+    background.give_back(back.spare)
+    if back.came_from is not None:
+        background.stills.wrote(*back.came_from)
+        background.stills.committed()
+    background.settle_newest()  # what the last run left as it landed
+    if back.salvaged is not None:
+        _place(back.salvaged, opened, background)
+    return background
 
 
 def _place(salvaged: Salvaged, opened: Opened, background: Background) -> None:

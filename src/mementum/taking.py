@@ -110,7 +110,8 @@ class Taker:
         self._capture.warm(self._components)
 
     def close(self) -> None:
-        self._capture.close(safe_seq=self._background.saved_seq)
+        # What no disk has taken is kept, but not of a writer that has no say any more.
+        self._capture.close(safe_seq=None if self._background.superseded else self._background.saved_seq)
 
     def _captured(self) -> Captured | None:
         unfrozen = self._background.stills.take_unfrozen()

@@ -101,10 +101,12 @@ def test_a_change_is_seen_as_far_as_it_is_counted(how: str) -> None:
 def test_the_memory_of_a_swapped_parameter_is_held() -> None:
     """What it had is read, and not what took its place in the machine's memory."""
     model = torch.nn.Linear(1000, 1000, bias=False)
-    reading = Reader(codec="raw").read(components_in({"model": model}))
+    reader = Reader(codec="raw")
+    reader.read(components_in({"model": model}))
+    reading = reader.read(components_in({"model": model}))  # by a glance: it holds the parameter, whose memory may go
     gathered = Gathered(reading.structure.layouts[0], reading, 0)
     before = bytes(gathered[:])
-    del reading
+    del reader, reading
     model.weight.data = torch.zeros(1)
     others = [torch.full((1000, 1000), 7.0) for _ in range(5)]
     assert bytes(gathered[:]) == before

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import Any
 
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mementum.errors import MementumError, UnknownFormat
-from mementum.execute.head import Still, Told, parse, render, render_plan
+from mementum.execute.head import Headed, Still, Told, parse, render, render_plan
 from mementum.execute.plan import FileLayout, plan
 from mementum.records import Block, DataFile, Granularity, Reach, Save
 
@@ -37,7 +38,9 @@ TOLD = Told(
 
 
 def still_of(layout: FileLayout) -> Still:
-    block = Block(offset=0, size=layout.raw_size, raw_size=layout.raw_size, codec="raw", digest="0" * 32, raw_digest="0" * 32)
+    block = Block(
+        offset=0, size=layout.raw_size, raw_size=layout.raw_size, codec="raw", digest="0" * 32, raw_digest="0" * 32
+    )
     file = DataFile(name=layout.name, size=layout.raw_size, blocks=(block,))
     return Still(folder="step_0000000100", file=file, tensors=layout.tensors)
 
@@ -114,10 +117,8 @@ WHOLE = render(TOLD, PLANNED, b"{}")
 def test_a_damaged_head_is_read_or_refused_by_name(place: int, byte: int, size: int) -> None:
     """Its digest keeps this from happening; a fault of ours must still not end a start."""
     damaged = WHOLE[:place] + bytes([byte]) * size + WHOLE[place + size :]
-    try:
-        parse(damaged)
-    except MementumError as error:
-        assert error.message
+    with contextlib.suppress(MementumError):
+        assert isinstance(parse(damaged), Headed)
 
 
 @pytest.mark.parametrize("length", range(0, len(WHOLE) - 3, 97))

@@ -56,6 +56,7 @@ class Program:
         self.model.norm = torch.nn.BatchNorm1d(8)
         self.model.tied = torch.nn.Linear(8, 8, bias=False)
         self.model.tied.weight = self.model.inner.weight
+        self.model.register_buffer("shaped", torch.randn(2, 6))
         self.head = torch.nn.Linear(8, 3)
         self.average: Any = copy.deepcopy(self.model)
         self.average.requires_grad_(False)
@@ -117,6 +118,14 @@ class Program:
     def turn_layout(self) -> None:
         weight = self.head.weight
         weight.data = weight.data.t().contiguous().t()
+
+    def turn_in_place(self) -> None:
+        weight = self.model.inner.weight
+        weight.data = weight.data.t()
+
+    def reshape_in_place(self) -> None:
+        buffer = self.model.shaped
+        self.model.shaped = buffer.view(4, 3) if buffer.shape == (2, 6) else buffer.view(2, 6)
 
     def replace_optimizer_state(self) -> None:
         for values in self.adam.state.values():

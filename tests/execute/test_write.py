@@ -97,7 +97,7 @@ def test_the_index_proves_and_decodes_every_block(codec: str) -> None:
         == {
             "raw": {"raw"},
             "zstd:1": {"raw", "zstd:1"},
-            "planes+zstd:1": {"raw", "planes:4+zstd:1", "zstd:1"},
+            "planes+zstd:1": {"raw", "planes:8+zstd:1", "planes:4+zstd:1", "zstd:1"},
         }[codec]
     )
 

@@ -1,7 +1,7 @@
 """The training whose snapshots are in memory while its disk is held back: a server that forks one for every order.
 
 An order is a line of JSON: the root, and from which step on no part of a checkpoint with `held_part` in its name is
-written. Each trainer tells what it does in lines on the standard output, as it happens.
+written; with `stop` it does no step at all. Each trainer tells what it does in lines on the standard output.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import traceback
 from typing import Any
 
 import torch
-import torch._dynamo  # noqa: F401 - the first optimizer imports it, which takes longer than all else in a start
+import torch._dynamo  # the first optimizer imports it, which takes longer than all else in a start
 from blake3 import blake3
 
 from mementum import open_run
@@ -61,7 +61,7 @@ def hold_back(held_from: int, part: str) -> None:
     LocalStore.put, Slot.validate = held, validated  # type: ignore[method-assign]
 
 
-def train(root: str, held_from: int | None, held_part: str) -> None:
+def train(root: str, held_from: int | None, held_part: str, stop: bool) -> None:
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     torch.manual_seed(5)
@@ -88,6 +88,8 @@ def train(root: str, held_from: int | None, held_part: str) -> None:
         on_event=hear,
     ) as run:
         tell("opened", run.step, run.resumed.tier if run.resumed is not None else "none")
+        if stop:
+            threading.Event().wait()
         while run.step < STEPS:
             optimizer.zero_grad()
             model(torch.randn(16, 64)).pow(2).mean().backward()

@@ -242,7 +242,10 @@ def test_raw_streams_in_memory_are_loaded_like_files(store: LocalStore) -> None:
     assert result.context == {"step": 3}
     assert all(same(tensor, result.tensors["state"][name]) for name, tensor in state.items())
     assert all(same(tensor, result.tensors["model"][name]) for name, tensor in model.state_dict().items())
-    cut = {**streams, "optimizer.blocks": streams["optimizer.blocks"][:-62]}  # three numbers, and 58 bytes up to the border
+    cut = {
+        **streams,
+        "optimizer.blocks": streams["optimizer.blocks"][:-62],
+    }  # three numbers, and 58 bytes up to the border
     damage = load_raw(manifest, blank, {"step": 3}, cut)
     assert isinstance(damage, tuple)
     assert damage[0] == Damage(key="optimizer.blocks", what="few does not lie inside it")

@@ -16,6 +16,7 @@ import torch
 
 from mementum.errors import MementumError
 from mementum.execute.gathered import Gathered
+from mementum.execute.plan import FileLayout
 from mementum.execute.slots import MemorySlots
 from mementum.execute.snapshot import Image, Label
 from mementum.execute.structure import Bytes, Reader, Reading, Spot, Structure
@@ -207,6 +208,7 @@ class BlockingCapture:
         for layout, raw in zip(reading.structure.layouts, raws, strict=True):
             if raw is not None:
                 raw[: len(layout.header)] = np.frombuffer(layout.header, np.uint8)
+                _clear_gaps(raw, layout)
         targets = tuple(
             None if (raw := raws[spot.file]) is None else raw[spot.start : spot.stop] for spot in reading.spots
         )
@@ -232,6 +234,15 @@ class BlockingCapture:
     def close(self, *, safe_seq: int | None = None) -> None:
         self._slot_plans = []
         self._slots.close(safe_seq=safe_seq)
+
+
+def _clear_gaps(raw: Bytes, layout: FileLayout) -> None:
+    """What lies between tensors may be of an earlier state."""
+    end = len(layout.header)
+    for placed in layout.placed:
+        raw[end : placed.laid.offset] = 0
+        end = placed.laid.offset + placed.laid.size
+    raw[end:] = 0
 
 
 def copy(target: Bytes, tensor: torch.Tensor) -> None:

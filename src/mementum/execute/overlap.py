@@ -21,7 +21,7 @@ from mementum.execute.capture import BlockingCapture, Captured, Head, Prepared, 
 from mementum.execute.device import DeviceCopy, pin
 from mementum.execute.snapshot import Label
 from mementum.execute.structure import Bytes, Reading, Spot, Structure
-from mementum.execute.witness import Kinds, Watched, Witness, kinds_of, what_happened, witness
+from mementum.execute.witness import Watched, Witness, what_happened, witness
 from mementum.live.component import Component
 from mementum.live.optimizers import OptimizerState
 from mementum.records import record
@@ -36,7 +36,6 @@ class Split:
     structure: Structure
     loose: tuple[Spot, ...]
     watched: Watched
-    kinds: Kinds
     beside: tuple[int, ...]
     on_device: tuple[int, ...]
     at_once: tuple[int, ...]
@@ -51,7 +50,7 @@ class Copying:
         self._tensors = [tensors[number] for number in split.beside]
         self._storages = [tensor.untyped_storage() for tensor in self._tensors]
         self._targets = [target for number in split.beside if (target := targets[number]) is not None]
-        self._witness: Witness = witness(split.watched, self._tensors, split.kinds, verify=verify)
+        self._witness: Witness = witness(split.watched, self._tensors, verify=verify)
         self._device = (
             DeviceCopy(
                 [(tensors[number], target) for number in split.on_device if (target := targets[number]) is not None]
@@ -286,7 +285,6 @@ class OverlappedCapture:
             structure=reading.structure,
             loose=reading.loose,
             watched=watched,
-            kinds=kinds_of([reading.tensors[number] for number in beside]),
             beside=tuple(beside),
             on_device=tuple(on_device),
             at_once=tuple(at_once),

@@ -15,9 +15,6 @@ from mementum.records import record
 SAMPLE = 128  # bytes at the head of every tensor that are looked at before and after: two lines of a cache
 
 
-Kinds = list[tuple[torch.Size, tuple[int, ...]]]
-
-
 class Watched:
     """Tensors in memory, with the views that a copy of them and a look at them need: made once for a structure."""
 
@@ -40,22 +37,15 @@ class Witness:
     The counts see every change in place but those through `.data` and of some fused kernels; the bytes see those."""
 
     tensors: tuple[torch.Tensor, ...]
-    kinds: Kinds
     versions: tuple[int, ...]
     sample: Bytes
     digests: tuple[str, ...] | None
 
 
-def kinds_of(tensors: Sequence[torch.Tensor]) -> Kinds:
-    """How the bytes of tensors are to be read."""
-    return [(tensor.shape, tensor.stride()) for tensor in tensors]
-
-
-def witness(watched: Watched, tensors: Sequence[torch.Tensor], kinds: Kinds, *, verify: bool) -> Witness:
-    """What the tensors are now. `kinds` is what they were when their places in the file were laid out."""
+def witness(watched: Watched, tensors: Sequence[torch.Tensor], *, verify: bool) -> Witness:
+    """What the tensors are now."""
     return Witness(
         tensors=tuple(tensors),
-        kinds=kinds,
         versions=tuple([tensor._version for tensor in tensors]),
         sample=watched.sample(),
         digests=tuple(digest(source.data) for source in watched.sources) if verify else None,
@@ -64,8 +54,6 @@ def witness(watched: Watched, tensors: Sequence[torch.Tensor], kinds: Kinds, *, 
 
 def what_happened(before: Witness, watched: Watched, targets: Sequence[Bytes]) -> str | None:
     """Why the copy in `targets` is not of the tensors as they were, or None."""
-    if kinds_of(before.tensors) != before.kinds:
-        return "a tensor has another shape than its memory had when it was first copied"
     versions = tuple([tensor._version for tensor in before.tensors])
     same = versions == before.versions and np.array_equal(before.sample, _joined([one[:SAMPLE] for one in targets]))
     if same and before.digests is None:

@@ -1,7 +1,6 @@
 """Watches: made after a full look at a component, they say in a few microseconds a layer that it still holds.
 
-Everything is compared by lists that one call in C makes. What these calls do not see, another shape or stride at the
-same address, is compared by whoever copies.
+Everything is compared by lists that one call in C makes.
 """
 
 from __future__ import annotations
@@ -37,7 +36,10 @@ class Watch:
 def watch(component: Component, seen: Glance) -> Watch | None:
     """A watch over a component that was glanced at just now."""
     if isinstance(component, ModuleState):
-        return Watch(seen, _Modules(component.module).again)
+        modules = list(component.module.modules())
+        # What torch.compile makes of a module keeps its mode elsewhere.
+        simple = all("training" in module.__dict__ for module in modules)
+        return Watch(seen, _Modules(component.module).again) if simple else None
     if isinstance(component, OptimizerState):
         return Watch(seen, _Optimizer(component).again)
     return None
@@ -158,7 +160,14 @@ def _same(now: list[Any], before: list[Any]) -> bool:
     return len(now) == len(before) and all(map(is_, now, before))
 
 
-def _facts(tensors: Iterable[torch.Tensor]) -> tuple[list[int], list[int], list[torch.dtype]]:
-    """Where each lies, and how much of it there is."""
+def _facts(
+    tensors: Iterable[torch.Tensor],
+) -> tuple[list[int], list[torch.Size], list[tuple[int, ...]], list[torch.dtype]]:
+    """Where each lies, and how."""
     held = tuple(tensors)
-    return [one.data_ptr() for one in held], [one.numel() for one in held], [one.dtype for one in held]
+    return (
+        [one.data_ptr() for one in held],
+        [one.shape for one in held],
+        [one.stride() for one in held],
+        [one.dtype for one in held],
+    )
