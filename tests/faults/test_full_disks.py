@@ -134,11 +134,11 @@ def test_a_disk_for_one_checkpoint_only_keeps_the_old_one(fast_path: Path, monke
             held.add_(1)
     assert [event.step for event in told.of(Committed)] == [1]
     assert loaded(fast_path) == 1.0
-    held = torch.zeros(FLOATS)
-    with mementum.open_run(fast_path, task="full", state={"s": {"t": held}}, resume="must") as run:
+    state = {"t": torch.zeros(FLOATS)}
+    with mementum.open_run(fast_path, task="full", state={"s": state}, resume="must") as run:
         assert run.resumed is not None
         assert (run.step, run.resumed.tier) == (3, "ram")  # what no disk has taken stays in memory
-        assert torch.equal(held, torch.full((FLOATS,), 3.0))
+        assert torch.equal(state["t"], torch.full((FLOATS,), 3.0))
 
 
 def test_a_file_system_that_is_mounted_read_only_is_told_at_once(mounted: Path) -> None:
