@@ -24,7 +24,7 @@ from mementum.live import feeds
 from mementum.live.component import Component
 from mementum.live.fitting import Fit
 from mementum.opening import Opened, open_task, root_folder
-from mementum.ram import ChosenSlots, Salvaged, describe, key_of, snapshot_of
+from mementum.ram import ChosenSlots, Salvaged, claim_of, describe, key_of, snapshot_of
 from mementum.records import record
 from mementum.returning import Back, begin
 from mementum.run import Run
@@ -111,10 +111,7 @@ def open_run(
     """
     _require(resume=(resume, ("auto", "never", "must")), on_error=(on_error, ("tell", "raise")))
     _require(capture=(capture, ("overlapped", "blocking")))
-    if write_rate is not None and not (isinstance(write_rate, int | float) and write_rate > 0):
-        raise UsageError(f"write_rate is a number of bytes a second, got {write_rate!r}")
-    if slots not in (0, 2, 3):
-        raise UsageError(f"slots must be 3, 2 or 0, got {slots!r}")
+    _require_plain(verify_capture, write_rate, slots)
     asked = Asked(
         policy=policy_of(policy, every_steps, every_s),
         retention=retention_of(keep_last, keep_every_steps),
@@ -185,6 +182,7 @@ def _run(
         lasting=lasting,
         task=opened.task,
         attempt=opened.attempt.number,
+        claim=claim_of(opened.store, opened.attempt.number),
         clock=clock,
         emit=emit,
     )
@@ -275,6 +273,15 @@ def _require(**choices: tuple[str, tuple[str, ...]]) -> None:
     for name, (value, allowed) in choices.items():
         if value not in allowed:
             raise UsageError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
+
+
+def _require_plain(verify_capture: Any, write_rate: Any, slots: Any) -> None:
+    if not isinstance(verify_capture, bool):
+        raise UsageError(f"verify_capture is True or False, got {verify_capture!r}")
+    if write_rate is not None and (type(write_rate) not in (int, float) or not write_rate > 0):
+        raise UsageError(f"write_rate is a number of bytes a second, got {write_rate!r}")
+    if type(slots) is not int or slots not in (0, 2, 3):
+        raise UsageError(f"slots must be 3, 2 or 0, got {slots!r}")
 
 
 def _emitter(on_event: Emit | Sequence[Emit]) -> Emitter:

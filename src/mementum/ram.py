@@ -13,9 +13,10 @@ from blake3 import blake3
 
 from mementum.catalog import tasks
 from mementum.clock import Clock
-from mementum.errors import MementumError, UsageError
+from mementum.errors import KeyMissing, MementumError, UsageError
 from mementum.events import Emit, Note, PassedOver
 from mementum.execute import head as heads
+from mementum.execute.attempts import key_of as claim_key
 from mementum.execute.claim import require_newest
 from mementum.execute.head import Headed, Still
 from mementum.execute.leftovers import Left, leftovers
@@ -146,7 +147,7 @@ def salvage(
         wanted = stamp is not None and (stamp.seq > seq or (durable and load)) and stamp.attempt >= attempt
         if found is None and stamp is not None and wanted:
             try:
-                found = _read(left, task, store, load=load, durable=durable)
+                found = _read(left, task, store, entries, load=load, durable=durable)
                 continue
             except MementumError as error:  # it may be another program's to read, or a later version's: it stays
                 emit(PassedOver(id=stamp.id, what=f"{left.path}: {error.message}"))
@@ -159,12 +160,16 @@ def salvage(
     return found
 
 
-def _read(left: Left, task: str, store: Store, *, load: bool, durable: bool) -> Salvaged:
+def _read(left: Left, task: str, store: Store, entries: Sequence[Entry], *, load: bool, durable: bool) -> Salvaged:
     assert left.stamp is not None
     headed = heads.parse(left.stamp.head)
     told = headed.told
     if (told.task, told.id, told.seq) != (task, left.stamp.id, left.stamp.seq):
         raise UsageError(f"it is a snapshot of task {told.task!r}")
+    if told.claim != claim_of(store, told.attempt):
+        raise UsageError(f"attempt {told.attempt} of it is none of this folder's: another folder stood here")
+    stills = {name: _located(still, store, entries) for name, still in headed.stills.items()}
+    headed = replace(headed, stills=stills)
     streams = _streams(left, headed)
     manifest = describe(headed, ())
     if not load:  # nor is the context read: its classes may be those of the training's program
@@ -180,6 +185,14 @@ def _read(left: Left, task: str, store: Store, *, load: bool, durable: bool) -> 
     return Salvaged(left=left, headed=headed, loaded=loaded, durable=durable)
 
 
+def claim_of(store: Store, attempt: int) -> str:
+    """What tells an attempt from one of the same number in another folder; empty if it left no claim."""
+    try:
+        return blake3(bytes(store.get(claim_key(attempt)))).hexdigest()
+    except KeyMissing:
+        return ""
+
+
 def _streams(left: Left, headed: Headed) -> dict[str, Buffer]:
     moving = [layout for layout in headed.layouts if not layout.frozen]
     if [layout.raw_size for layout in moving] != [array.size for array in left.arrays]:
@@ -187,8 +200,19 @@ def _streams(left: Left, headed: Headed) -> dict[str, Buffer]:
     return {layout.name: array.data for layout, array in zip(moving, left.arrays, strict=True)}
 
 
+def _located(still: Still, store: Store, entries: Sequence[Entry]) -> Still:
+    """Where a file of frozen tensors is now: the checkpoint that had it may be removed, and others have it too."""
+    folders = dict.fromkeys((still.folder, *(entry.folder for entry in reversed(entries))))
+    has_it = (folder for folder in folders if _size(store, f"{folder}/{still.file.name}") == still.file.size)
+    return replace(still, folder=next(has_it, still.folder))
+
+
+def _size(store: Store, key: str) -> int | None:
+    return next((stat.size for stat in store.list(key) if stat.key == key), None)
+
+
 def _read_still(still: Still, store: Store) -> memoryview:
-    """A file of frozen tensors, proved. They lie in the checkpoint that wrote them first."""
+    """A file of frozen tensors, proved."""
     out = np.empty(still.file.size, np.uint8)
 
     def take(number: int, begin: int, raw: Buffer) -> None:

@@ -70,11 +70,12 @@ class Taker:
         lasting: Lasting,
         task: str,
         attempt: int,
+        claim: str,
         clock: Clock,
         emit: Emit,
     ) -> None:
         self._capture, self._components, self._background = capture, components, background
-        self._lasting, self._task, self._attempt = lasting, task, attempt
+        self._lasting, self._task, self._attempt, self._claim = lasting, task, attempt, claim
         self._clock, self._emit = clock, emit
         self.ledger: Ledger = background.ledger
         self._standing, self._standing_told = StandingCapture(), False
@@ -179,6 +180,7 @@ class Taker:
             id=snapshot.id,
             seq=snapshot.seq,
             attempt=self._attempt,
+            claim=self._claim,
             parent=self._background.parent,
             step=snapshot.step,
             epoch=snapshot.epoch,

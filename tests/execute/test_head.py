@@ -23,6 +23,7 @@ TOLD = Told(
     id="c1",
     seq=7,
     attempt=2,
+    claim="0" * 64,
     parent="c0",
     step=123,
     epoch=4,
@@ -74,6 +75,7 @@ plain = st.one_of(st.integers(-(2**53), 2**53), st.floats(allow_nan=False), name
 @given(
     task=names,
     step=st.integers(0, 2**53),
+    claim=names,
     parent=st.none() | names,
     reason=names,
     numbers=st.dictionaries(names, st.floats(allow_nan=False), max_size=3),
@@ -82,13 +84,22 @@ plain = st.one_of(st.integers(-(2**53), 2**53), st.floats(allow_nan=False), name
     context=st.binary(max_size=50),
 )
 def test_any_fields_come_back(
-    task: str, step: int, parent: str | None, reason: str, numbers: Any, user: Any, rows: Any, context: bytes
+    task: str,
+    step: int,
+    claim: str,
+    parent: str | None,
+    reason: str,
+    numbers: Any,
+    user: Any,
+    rows: Any,
+    context: bytes,
 ) -> None:
     told = Told(
         task=task,
         id="c",
         seq=1,
         attempt=1,
+        claim=claim,
         parent=parent,
         step=step,
         epoch=0,

@@ -153,7 +153,8 @@ def room(headroom: int | None, shm_free: int | None = 100 * GIB, *, usable: bool
     [
         (room(32 * GIB), "shm", 3),
         (room(32 * GIB, None), "shm", 3),
-        (room(32 * GIB, 3 * GIB), "shm", 2),
+        (room(32 * GIB, 5 * GIB), "shm", 2),  # half of it is for others
+        (room(32 * GIB, 3 * GIB), "memory", 3),
         (room(3 * GIB), "shm", 2),
         (room(32 * GIB, 64 * MIB), "memory", 3),
         (room(32 * GIB, usable=False), "memory", 3),

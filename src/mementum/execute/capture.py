@@ -180,6 +180,7 @@ class BlockingCapture:
         layouts = reading.structure.layouts
         slot = self._slots.acquire([layout.raw_size for layout in layouts if not layout.frozen], safe_seq=safe_seq)
         if slot is None:
+            self._slot_plans = []  # they would keep the memory of slots that were let go of
             return None
         use = Use(slot)
         try:

@@ -13,7 +13,7 @@ import torch
 import xxhash
 
 from mementum.execute.plan import FileLayout
-from mementum.execute.structure import Bytes, Reading, Spot
+from mementum.execute.structure import SAMPLE, Bytes, Reading, Spot
 from mementum.format.blocks import BLOCK
 from mementum.live.tree import as_bytes
 
@@ -36,10 +36,16 @@ class Gathered:
         self._tensors = [tensor for _, tensor in held]
         # A parameter may be given other memory meanwhile; what was its memory is held as well.
         self._storages = [tensor.untyped_storage() for tensor in self._tensors]
+        self._places = [storage.data_ptr() for storage in self._storages]
         self._versions = [tensor._version for tensor in self._tensors]
+        self._heads = [self._head(number) for number in range(len(held))]
         self._starts = [spot.start for spot in self._spots]
         self._lock = threading.Lock()
         self._digests: tuple[str, ...] | None = None
+
+    def _head(self, number: int) -> bytes:
+        spot = self._spots[number]
+        return spot.source()[:SAMPLE].tobytes() if spot.address else b""
 
     def __getitem__(self, piece: slice, /) -> memoryview:
         start, stop, _ = piece.indices(self.layout.raw_size)
@@ -80,9 +86,12 @@ class Gathered:
             yield hasher.hexdigest()
 
     def changed(self) -> str | None:
-        """The name of a tensor that was written since, as far as torch has counted it; None if none was."""
-        for spot, tensor, version in zip(self._spots, self._tensors, self._versions, strict=True):
-            if tensor._version != version or (spot.address and tensor.data_ptr() != spot.address):
+        """The name of a tensor that was written since, as far as torch has counted it or its head shows it; None if
+        none was."""
+        for number, (spot, tensor) in enumerate(zip(self._spots, self._tensors, strict=True)):
+            moved = self._storages[number].data_ptr() != self._places[number]
+            moved = moved or (spot.address != 0 and tensor.data_ptr() != spot.address)
+            if moved or tensor._version != self._versions[number] or self._head(number) != self._heads[number]:
                 return spot.name
         return None
 

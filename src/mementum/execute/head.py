@@ -30,6 +30,7 @@ class Told:
     id: str
     seq: int
     attempt: int
+    claim: str  # a digest of its claim: another folder of the same name has other ones
     parent: str | None
     step: int
     epoch: int
@@ -70,6 +71,7 @@ def render(told: Told, planned: bytes, context: bytes) -> bytes:
         "id": told.id,
         "seq": told.seq,
         "attempt": told.attempt,
+        "claim": told.claim,
         "parent": told.parent,
         "step": told.step,
         "epoch": told.epoch,
@@ -145,6 +147,7 @@ def _told(fields: Mapping[str, Any]) -> Told:
         id=fields["id"],
         seq=fields["seq"],
         attempt=fields["attempt"],
+        claim=fields["claim"],
         parent=fields["parent"],
         step=fields["step"],
         epoch=fields["epoch"],

@@ -8,6 +8,7 @@ once.
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 from collections.abc import Callable, Sequence
@@ -19,6 +20,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from mementum.clock import Clock
 from mementum.execute.capture import BlockingCapture, Captured, Head, Prepared, Slots, copy
 from mementum.execute.device import DeviceCopy, pin
+from mementum.execute.gathered import Gathered
 from mementum.execute.snapshot import Label
 from mementum.execute.structure import Bytes, Reading, Spot, Structure
 from mementum.execute.witness import Watched, Witness, what_happened, witness
@@ -48,9 +50,8 @@ class Copying:
         tensors, targets = prepared.reading.tensors, prepared.targets
         self._split, self._clock = split, clock
         self._tensors = [tensors[number] for number in split.beside]
-        self._storages = [tensor.untyped_storage() for tensor in self._tensors]
         self._targets = [target for number in split.beside if (target := targets[number]) is not None]
-        self._witness: Witness = witness(split.watched, self._tensors, verify=verify)
+        self._witness: Witness | None = witness(split.watched, self._tensors, verify=verify)
         self._device = (
             DeviceCopy(
                 [(tensors[number], target) for number in split.on_device if (target := targets[number]) is not None]
@@ -110,6 +111,7 @@ class Copying:
                 self._device.issue()
             for spot, source, target in zip(watched.spots, watched.sources, self._targets, strict=True):
                 copy_in_chunks(spot.name, source, target)
+            assert self._witness is not None
             self.torn = what_happened(self._witness, watched, self._targets)
             self._leave()
             if self._device is not None:
@@ -123,7 +125,7 @@ class Copying:
 
     def _leave(self) -> None:
         if not self._left.is_set():
-            self._tensors, self._storages = [], []
+            self._tensors, self._witness = [], None
             self._ended_s = self._clock.monotonic()
             self._left.set()
 
@@ -186,6 +188,7 @@ class OverlappedCapture:
         self._pinned: dict[int, tuple[Bytes, Callable[[], None] | None]] = {}
         self._pinned_for: Structure | None = None
         self._copier = Copier(failed)
+        self._pid = os.getpid()
         self._give_up, self.gave_up = give_up, False
         # One registration for all optimizers, also copies and wrapped ones; it is filtered by identity.
         self._handle = register_optimizer_step_pre_hook(self._before_step)
@@ -219,6 +222,10 @@ class OverlappedCapture:
                 target = prepared.targets[number]
                 if target is not None:
                     copy(target, reading.tensors[number])
+            if self._verify:
+                for image in prepared.images:
+                    if isinstance(image.raw, Gathered):
+                        image.raw.digests()
             copying = Copying(split, prepared, verify=self._verify, clock=self._clock)
             self._copier.submit(copying.run)
         except BaseException:  # also where no thread can be started
@@ -309,6 +316,8 @@ class OverlappedCapture:
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         copying = self._copying
         if copying is None or not copying.under_way or id(optimizer) not in self._hooked:
+            return None
+        if os.getpid() != self._pid:  # a fork has no thread that copies
             return None
         closure = args[1] if len(args) > 1 else kwargs.get("closure")
         if closure is None or not type(optimizer).__module__.startswith("torch.optim"):

@@ -77,7 +77,7 @@ def choose(room: Room, state_bytes: int, *, wanted: int = WANTED) -> Choice:
     free = 0 if headroom is None else headroom - margin(headroom)
     shm = 0 if not room.shm_usable else free
     if room.shm_usable and room.shm_free is not None:  # loader workers send their batches through the same folder
-        shm = min(free, room.shm_free - room.shm_free // MARGIN_PART)
+        shm = min(free, room.shm_free // 2)
     kinds: tuple[tuple[Literal["shm", "memory"], int], ...] = (("shm", shm), ("memory", free))
     for kind, available in kinds:
         for count in range(wanted, FEWEST - 1, -1):

@@ -111,12 +111,12 @@ class Stills:
         return still.file
 
     def require_steady(self, images: Sequence[Image], files: Sequence[DataFile]) -> None:
-        """Unsteady if a frozen file is not of the tensors as they were at the step of the snapshot."""
+        """Unsteady if a file that was read from live tensors is not of them as they were at the snapshot's step."""
         for image, file in zip(images, files, strict=True):
             raw = image.raw
-            if image.steady and isinstance(raw, Steady):
+            if isinstance(raw, Steady):
                 name = raw.changed()
-                if name is None and raw.digests() != tuple(block.digest for block in file.blocks):
+                if name is None and image.steady and raw.digests() != tuple(block.digest for block in file.blocks):
                     name = image.layout.name
                 if name is not None:
                     self.unfreeze(raw.names)

@@ -23,6 +23,7 @@ from mementum.live.watch import Watch, watch
 from mementum.records import record
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+SAMPLE = 128  # bytes at the head of every tensor that are looked at before and after: two lines of a cache
 FROZEN_MIN = 8 << 20  # bytes: less is written again at every save, sooner than looked at in a file of its own
 
 
@@ -90,7 +91,7 @@ class Reader:
         self._codec, self._frozen = codec, frozen
         self._structure: Structure | None = None
         self._moving: set[tuple[str, str]] = set()  # what was taken to be frozen, and has changed
-        self._seen: dict[tuple[str, str], tuple[int, int]] = {}  # of the parameters without gradient: place and version
+        self._seen: dict[tuple[str, str], object] = {}  # of the parameters without gradient: place, version, sample
         self._doubtful = False  # whether one of them was seen for the first time: the next reading says if it is frozen
 
     def read(self, components: Sequence[Component]) -> Reading:
@@ -201,7 +202,7 @@ class Reader:
             for name, tensor in read[component.name][1].items():
                 key = (component.name, name)
                 if tensor.numel() and tensor.data_ptr() in addresses and key not in self._moving:
-                    self._seen[key] = (tensor.data_ptr(), tensor._version)
+                    self._seen[key] = (tensor.data_ptr(), tensor._version, _head(tensor))
                     self._doubtful = self._doubtful or key not in before
                     if before.get(key) == self._seen[key]:
                         held[name] = tensor
@@ -258,6 +259,10 @@ def _spot(component: str, name: str, tensor: torch.Tensor, place: tuple[int, int
 
 def _identity(tensor: torch.Tensor) -> tuple[object, ...]:
     return (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), tensor.device)
+
+
+def _head(tensor: torch.Tensor) -> bytes:
+    return tensor.detach().reshape(-1)[:SAMPLE].view(torch.uint8)[:SAMPLE].numpy().tobytes()
 
 
 def is_plain(tensor: torch.Tensor) -> bool:

@@ -8,11 +8,9 @@ from functools import cached_property
 import numpy as np
 import torch
 
-from mementum.execute.structure import Bytes, Spot
+from mementum.execute.structure import SAMPLE, Bytes, Spot
 from mementum.format.blocks import digest
 from mementum.records import record
-
-SAMPLE = 128  # bytes at the head of every tensor that are looked at before and after: two lines of a cache
 
 
 class Watched:
@@ -37,6 +35,8 @@ class Witness:
     The counts see every change in place but those through `.data` and of some fused kernels; the bytes see those."""
 
     tensors: tuple[torch.Tensor, ...]
+    storages: tuple[torch.UntypedStorage, ...]  # held, since a tensor may be given another one meanwhile
+    places: tuple[int, ...]  # of their memory: a storage that is shared or resized gives it up
     versions: tuple[int, ...]
     sample: Bytes
     digests: tuple[str, ...] | None
@@ -44,8 +44,11 @@ class Witness:
 
 def witness(watched: Watched, tensors: Sequence[torch.Tensor], *, verify: bool) -> Witness:
     """What the tensors are now."""
+    storages = tuple([tensor.untyped_storage() for tensor in tensors])
     return Witness(
         tensors=tuple(tensors),
+        storages=storages,
+        places=tuple([storage.data_ptr() for storage in storages]),
         versions=tuple([tensor._version for tensor in tensors]),
         sample=watched.sample(),
         digests=tuple(digest(source.data) for source in watched.sources) if verify else None,
@@ -54,6 +57,8 @@ def witness(watched: Watched, tensors: Sequence[torch.Tensor], *, verify: bool) 
 
 def what_happened(before: Witness, watched: Watched, targets: Sequence[Bytes]) -> str | None:
     """Why the copy in `targets` is not of the tensors as they were, or None."""
+    if tuple([storage.data_ptr() for storage in before.storages]) != before.places:
+        return "the memory of a tensor was moved (shared with a process, or resized) while it was copied"
     versions = tuple([tensor._version for tensor in before.tensors])
     same = versions == before.versions and np.array_equal(before.sample, _joined([one[:SAMPLE] for one in targets]))
     if same and before.digests is None:

@@ -7,6 +7,7 @@ never. So they are read once, and a glance says whether that reading still holds
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ PLAIN = (type(None), bool, int, float, str)  # values that cannot change where t
 TENSORS = {torch.Tensor, torch.nn.Parameter, torch.nn.Buffer}
 QUANTISED = {torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4}
 READS = tuple(name for name in METHODS if "load" not in name)
+OWN_READS = frozenset((*READS, "get_extra_state"))
 CLASSES_MAX = 4096  # a class is looked at once: more kinds of modules than this no model has
 READ_HOOKS = tuple(name for name in HOOKS if "load" not in name)
 OPTIMIZER_HOOKS = ("_optimizer_state_dict_pre_hooks", "_optimizer_state_dict_post_hooks")
@@ -63,16 +65,22 @@ def _of_module(root: torch.nn.Module) -> Glance | None:
         module = waiting.pop()
         held = module.__dict__
         kind: Any = type(module)
-        if not _is_read_by_torch(kind) or "state_dict" in held or any(map(held.get, READ_HOOKS)):
+        if not _is_read_by_torch(kind) or has_own_reading(held) or any(map(held.get, READ_HOOKS)):
             return None
         parameters, buffers, children = held["_parameters"], held["_buffers"], held["_modules"]
         passing = held["_non_persistent_buffers_set"]
         shape.append((id(module), module.training, *parameters, None, *buffers, None, *children, None, *passing))
+        shape.append([one is None for one in (*parameters.values(), *buffers.values())])
         tensors.extend(tensor for tensor in parameters.values() if tensor is not None)
         tensors.extend(tensor for name, tensor in buffers.items() if tensor is not None and name not in passing)
         waiting.extend(child for child in children.values() if child is not None)
     facts = _facts(tensors)
     return None if facts is None else Glance(tensors=tuple(tensors), shape=(*shape, *facts), plain=None)
+
+
+def has_own_reading(held: Mapping[str, Any]) -> bool:
+    """Whether an instance has methods of its own, in its `__dict__`, that say what its state is."""
+    return not OWN_READS.isdisjoint(held)
 
 
 @functools.lru_cache(maxsize=CLASSES_MAX)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from mementum.live.component import Component
-from mementum.live.glance import OPTIMIZER_HOOKS, READ_HOOKS, Glance, is_plain
+from mementum.live.glance import OPTIMIZER_HOOKS, READ_HOOKS, Glance, has_own_reading, is_plain
 from mementum.live.modules import ModuleState
 from mementum.live.optimizers import DERIVED, OptimizerState
 
@@ -59,7 +59,7 @@ class _Modules:
         self._passed = [set(names) for names in self._passing]
         self._hooks = [held[hooks] for hooks in READ_HOOKS for held in self._held if hooks in held]
         self._kids = list(chain.from_iterable(map(dict.values, self._children)))
-        self._modes, self._names = self._now()
+        self._seen = self._now()
         # A glance gives each module's parameters and then its buffers, without those that no state dict has.
         self._picks = [
             (self._parameters[number], self._buffers[number], frozenset(self._passed[number]))
@@ -67,7 +67,7 @@ class _Modules:
         ]
 
     def again(self) -> tuple[list[torch.Tensor], Any] | None:
-        if any(self._hooks) or self._passing != self._passed or "state_dict" in self._held[0]:
+        if any(self._hooks) or self._passing != self._passed or any(map(has_own_reading, self._held)):
             return None
         same = (
             _same(self._all("_parameters"), self._parameters)
@@ -75,7 +75,7 @@ class _Modules:
             and _same(self._all("_modules"), self._children)
             and _same(list(chain.from_iterable(map(dict.values, self._children))), self._kids)
         )
-        if not same or self._now() != (self._modes, self._names):
+        if not same or self._now() != self._seen:
             return None
         tensors: list[torch.Tensor] = []
         for parameters, buffers, passing in self._picks:
@@ -87,9 +87,10 @@ class _Modules:
     def _all(self, name: str) -> list[dict[str, Any]]:
         return list(map(itemgetter(name), self._held))
 
-    def _now(self) -> tuple[list[bool], list[str]]:
+    def _now(self) -> tuple[list[bool], list[str], list[bool]]:
         modes = list(map(itemgetter("training"), self._held))
-        return modes, list(chain.from_iterable(chain(self._parameters, self._buffers, self._children)))
+        empty = [one is None for one in chain.from_iterable(map(dict.values, chain(self._parameters, self._buffers)))]
+        return modes, list(chain.from_iterable(chain(self._parameters, self._buffers, self._children))), empty
 
 
 class _Optimizer:
