@@ -18,7 +18,7 @@ from mementum.storage.disk import NewFile, PosixDisk
 from mementum.storage.store import Buffer
 
 MIB = 1 << 20
-ROOM = Room(host_available=8 << 30, shm_folder="/nowhere", shm_size=4 << 30, shm_free=4 << 30, shm_usable=True)
+ROOM = Room(host_available=8 << 30, shm_folder="/nowhere", shm_size=8 << 30, shm_free=8 << 30, shm_usable=True)
 CHOICE = Choice(kind="shm", slots=3, slot_bytes=1_000_000_000, why="as a test wants it")
 PLAN = Plan(
     state=State(moving=1_000_000_000, frozen=500_000_000, source="a test"),

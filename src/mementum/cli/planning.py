@@ -17,7 +17,7 @@ from mementum.cli.text import columns, counted, printable, size
 from mementum.clock import SystemClock
 from mementum.errors import NoSuchAddress, UsageError
 from mementum.execute import room as rooms
-from mementum.execute.room import FEWEST, MARGIN_PART, WANTED, Room
+from mementum.execute.room import FEWEST, SHM_PART, WANTED, Room
 from mementum.opening import root_folder
 from mementum.planning import (
     LOST_S_PER_GB,
@@ -285,7 +285,7 @@ def _next(root: Path, task: str | None, made: Plan, slots: int) -> str:
         if ours:
             return f"mementum drain {here} {shlex.quote(ours[0])}, or start the training again, which does it too"
     if made.choice.kind != "shm" and _short_of_shm(made, slots):
-        needed = slots * made.choice.slot_bytes * MARGIN_PART // (MARGIN_PART - 1)
+        needed = slots * made.choice.slot_bytes * SHM_PART
         mebibytes = -(-needed >> 20) + 1
         return f"give {made.room.shm_folder} {mebibytes} MiB: docker run --shm-size={mebibytes}m; for pods see {PAGE}"
     if made.choice.kind == "none":

@@ -14,6 +14,7 @@ SHM = "/dev/shm"
 WANTED = 3  # one is being filled, one holds the newest snapshot, one is being written
 FEWEST = 2  # with one, a copy could only begin by destroying the newest snapshot
 EXTRA = 256 << 10  # bytes of a slot beside the state: flag page, alignment of each file, head
+SHM_PART = 2  # half of what is free in shared memory is for others: loader workers send their batches through it
 MARGIN_PART = 8  # an eighth of what is free stays free: training grows after its start, by a longer batch or a worker
 MARGIN_MIN = 64 << 20  # under that, a process is about to die anyway
 UNLIMITED = 1 << 60  # cgroup v1 says "no limit" by a number near 2**63; no machine has that much
@@ -76,8 +77,8 @@ def choose(room: Room, state_bytes: int, *, wanted: int = WANTED) -> Choice:
     headroom = room.headroom
     free = 0 if headroom is None else headroom - margin(headroom)
     shm = 0 if not room.shm_usable else free
-    if room.shm_usable and room.shm_free is not None:  # loader workers send their batches through the same folder
-        shm = min(free, room.shm_free // 2)
+    if room.shm_usable and room.shm_free is not None:
+        shm = min(free, room.shm_free // SHM_PART)
     kinds: tuple[tuple[Literal["shm", "memory"], int], ...] = (("shm", shm), ("memory", free))
     for kind, available in kinds:
         for count in range(wanted, FEWEST - 1, -1):
