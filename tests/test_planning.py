@@ -82,15 +82,15 @@ def test_costs_with_slots() -> None:
     assert found.durable_s == pytest.approx(2.1)
     assert found.least_s == pytest.approx(2.0)
     assert found.blocked_s == planning.BLOCKED_S
-    assert found.lost_s == pytest.approx(0.13)
+    assert found.lost_s == pytest.approx(planning.LOST_S_PER_GB)
     assert (found.first_bytes, found.bytes) == (1_500_000_000, 1_000_000_000)
     assert found.bytes_per_day == pytest.approx(864e9)
-    assert found.share == pytest.approx(0.131 / 100)
+    assert found.share == pytest.approx(0.275 / 100)
 
 
 def test_a_step_that_is_shorter_than_the_copy_waits() -> None:
-    assert costs(PLAN, interval_s=None, step_s=0.04).blocked_s == pytest.approx(0.061)
-    assert costs(PLAN, interval_s=None, step_s=0.2).blocked_s == pytest.approx(0.001)
+    assert costs(PLAN, interval_s=None, step_s=0.04).blocked_s == pytest.approx(0.065)
+    assert costs(PLAN, interval_s=None, step_s=0.2).blocked_s == planning.BLOCKED_S
 
 
 def test_without_slots_the_loop_waits_for_the_disk() -> None:

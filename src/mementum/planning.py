@@ -31,10 +31,10 @@ PROBE_S_MAX = 10.0  # a disk that needs longer has shown how slow it is
 DISK_PART = 4  # a quarter of what is free is written at the most: others may be writing meanwhile
 AGAIN = 3  # copies into memory that was touched before; the fastest counts, the others met other work
 
-# What the project measured beside a training on two busy cores: 0.3 to 0.4 ms blocked, and 0.16 s lost for 1.2 GB that
-# are copied, written past the page cache and given digests. With free cores it is less.
-BLOCKED_S = 0.001
-LOST_S_PER_GB = 0.13
+# What bench/save.py measured beside a training on two slow, busy cores: 5 ms blocked for 600 tensors, and 0.33 s lost
+# (above the control) for 1.2 GB that are copied, written past the page cache and given digests. With free cores less.
+BLOCKED_S = 0.005
+LOST_S_PER_GB = 0.27
 GB = 1e9
 DAY_S = 86400.0
 OPTIMIZERS = {  # numbers that torch's optimizers keep for each parameter, beside a step count for each tensor

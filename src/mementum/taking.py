@@ -1,4 +1,4 @@
-"""Taking: from a decision to save to a snapshot that the worker has, within about a millisecond of the loop's time."""
+"""Taking: from a decision to save to a snapshot that the worker has, within milliseconds of the loop's time."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def test_sizes_that_are_given(ask: Any, tmp_path: Path) -> None:
     assert found["measured"]["write"]["bytes"] == 16 * MIB
     assert found["measured"]["copy"]["bytes_per_s"] > 0
     assert found["measured"]["folder"] == str(tmp_path)
-    assert found["save"]["share"] == pytest.approx((found["save"]["blocked_s"] + 0.13 * 1.488) / 50)
+    assert found["save"]["share"] == pytest.approx((found["save"]["blocked_s"] + 0.27 * 1.488) / 50)
     assert not new.parent.exists()
     assert sorted(os.listdir(tmp_path)) == ["shm"]
 
@@ -120,7 +120,7 @@ def test_the_text_says_what_and_from_where(ask: Any, tmp_path: Path, room: Any) 
     assert said["speed"].endswith("not measured: it was not asked for")
     assert "unknown" in said["until durable"]
     assert "84.4 TiB" in said["bytes a day"]
-    assert "14.1 %" in said["of the training's time"]
+    assert "29.5 %" in said["of the training's time"]
     assert answer.lines[-2].startswith("choice: 3 slots of 1.0 GiB in shared memory")
     assert answer.lines[-1] == (
         f"next: mementum plan {tmp_path}/new TASK after the first save: its checkpoint says how large the state is"
