@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,12 @@ import pytest
 import torch
 
 import mementum
+from mementum import resuming
 from mementum.errors import NothingToResume, StateMismatch
 from mementum.events import PassedOver
+from mementum.records import Damage, Manifest
+from mementum.recover.load import Loaded
+from mementum.recover.verify import read_manifest
 from mementum.resuming import versions_that_differ
 from trips import Box, Told, bits
 
@@ -165,3 +170,29 @@ def test_what_was_read_is_not_held_by_the_live_objects(tmp_path: Path) -> None:
     fresh["large"].add_(1)  # ours to write to
     with mementum.open_run(tmp_path, task="t", state={"held": fresh}):
         assert fresh["large"].sum().item() == 100_000
+
+
+def test_a_checkpoint_that_is_compressed_while_it_is_read_is_not_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = resuming.load
+    seen: list[int] = []
+
+    def settled_meanwhile(store: Any, folder: str, manifest: Any) -> Any:
+        seen.append(manifest.generation)
+        if manifest.generation == 1:
+            return (Damage(key=folder, what="optimizer.blocks is missing"),)
+        return real(store, folder, replace(manifest, generation=1))
+
+    with mementum.open_run(tmp_path, task="t", state={"s": {"a": 1}}) as run:
+        run.save()
+        run.wait()
+        entry = run._opened.catalog.entries(run._opened.home)[0]
+        store = run._opened.store
+        first = read_manifest(store, entry.folder)
+        assert isinstance(first, Manifest)
+        told = iter([first, replace(first, generation=2)])
+        monkeypatch.setattr(resuming, "load", settled_meanwhile)
+        monkeypatch.setattr(resuming, "read_manifest", lambda store, folder: next(told))
+        assert isinstance(resuming.read_entry(entry, store), Loaded)
+    assert seen == [1, 2]

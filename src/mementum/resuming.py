@@ -12,7 +12,7 @@ from mementum.live import rng
 from mementum.live.component import Component, compare
 from mementum.live.fitting import LEFT, STRICT, Fit
 from mementum.live.tree import given, join, proved, stored
-from mementum.records import Damage, Entry, record
+from mementum.records import Damage, Entry, Manifest, record
 from mementum.recover.choose import candidates
 from mementum.recover.load import Loaded, load
 from mementum.recover.verify import read_manifest
@@ -64,7 +64,14 @@ def read_entry(entry: Entry, store: Store) -> Loaded | tuple[Damage, ...]:
         return (manifest,)
     if manifest.id != entry.manifest.id:
         return (Damage(key=entry.folder, what=f"its manifest is that of checkpoint {manifest.id}"),)
-    return load(store, entry.folder, manifest)
+    result = load(store, entry.folder, manifest)
+    if isinstance(result, Loaded):
+        return result
+    # Another process may have compressed it meanwhile: then its files have other names, and nothing is damaged.
+    now = read_manifest(store, entry.folder)
+    if isinstance(now, Manifest) and now.id == manifest.id and now.generation > manifest.generation:
+        return load(store, entry.folder, now)
+    return result
 
 
 @record
