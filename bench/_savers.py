@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 import warnings
+from abc import ABC, abstractmethod
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Protocol
@@ -133,7 +134,7 @@ class Ours:
                 self._settled += 1
 
 
-class Peer:
+class Peer(ABC):
     """What the peers share: a new place for every save, and removal of the last but one, which is not charged."""
 
     def __init__(self, training: Training, folder: Path, name: str) -> None:
@@ -155,14 +156,15 @@ class Peer:
         self._began_s = time.perf_counter()
         self._write(self.place)
 
+    @abstractmethod
     def _write(self, place: Path) -> None:
-        raise NotImplementedError(self.name)
+        """Save to `place`, and call `_durable` when it is."""
 
     def _durable(self) -> None:
         self._durable_s = time.perf_counter() - self._began_s
 
     def after_step(self, loss: float) -> None:
-        """They are told nothing."""
+        del loss  # they are told nothing
 
     def busy(self) -> bool:
         return self._durable_s is None

@@ -297,3 +297,23 @@ def test_a_snapshot_in_memory_that_needs_a_frozen_file_comes_back(tmp_path: Path
     files = frozen_files(tmp_path)
     assert len(files) == 3
     assert len({file.stat().st_ino for file in files}) == 1
+
+
+def test_the_only_checkpoint_and_its_snapshot_bring_back_the_base(tmp_path: Path) -> None:
+    """The slot names the base in the checkpoint before, which retention has removed: the one that is left has it."""
+    made = Adapted()
+    run = open_run(tmp_path, made, keep_last=1)
+    train(run, made, 4)
+    run.wait()
+    die(run)
+    (before,) = frozen_files(tmp_path)
+    inode = before.stat().st_ino
+    fresh, told = Adapted(), Told()
+    with open_run(tmp_path, fresh, keep_last=1, on_event=told) as again:
+        assert again.resumed is not None
+        assert (again.resumed.step, again.resumed.tier) == (4, "ram")
+        assert torch.equal(fresh.base, made.base)
+        train(again, fresh, 1)
+        again.wait()
+        assert [file.stat().st_ino for file in frozen_files(tmp_path)] == [inode]  # not written again
+    assert told.of(Failed) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -367,3 +368,17 @@ def test_slots_are_of_the_kind_that_there_is_room_for(monkeypatch: pytest.Monkey
     assert kind(replace(real, shm_size=600_000, shm_free=600_000), 3)[0] is MemorySlots
     assert kind(replace(real, host_available=0), 3) == (None, 0)
     assert not list(Path(ram.FOLDER).glob("mementum-*-abcd-*"))
+
+
+def test_a_snapshot_of_another_folder_at_the_same_place_is_passed_over_and_stays(root: Path) -> None:
+    kill_after(root, 4)
+    shutil.rmtree(root)
+    told = Told()
+    with open_run(root, Made(), on_event=told) as run:
+        assert run.resumed is None
+        assert len(steps_left(root, TASK)) > 0
+    assert all("another folder stood here" in event.what for event in told.of(PassedOver))
+    assert len(told.of(PassedOver)) > 0
+    drained = ram.drain(root, TASK, clock=SystemClock(), emit=told)
+    assert (drained.placed, drained.removed) == (None, 0)
+    assert "and stays: /dev/shm/mementum-" in (drained.why or "")

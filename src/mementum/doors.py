@@ -218,6 +218,7 @@ def _background(opened: Opened, asked: Asked, back: Back, lasting: Lasting, cloc
         emit=emit,
     )
     background.give_back(back.spare)
+    background.stills.know(back.stills)
     if back.came_from is not None:
         background.stills.wrote(*back.came_from)
         background.stills.committed()

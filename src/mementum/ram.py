@@ -167,7 +167,8 @@ def _read(left: Left, task: str, store: Store, entries: Sequence[Entry], *, load
     if (told.task, told.id, told.seq) != (task, left.stamp.id, left.stamp.seq):
         raise UsageError(f"it is a snapshot of task {told.task!r}")
     if told.claim != claim_of(store, told.attempt):
-        raise UsageError(f"attempt {told.attempt} of it is none of this folder's: another folder stood here")
+        why = f"attempt {told.attempt} of it is none of this folder's: another folder stood here"
+        raise UsageError(f"{why}; `rm` gives its memory back")
     stills = {name: _located(still, store, entries) for name, still in headed.stills.items()}
     headed = replace(headed, stills=stills)
     streams = _streams(left, headed)
@@ -305,8 +306,7 @@ def drain(root: str | Path, task: str, *, clock: Clock, emit: Emit) -> Drained:
         entries = opened.catalog.entries(opened.home)
         salvaged = salvage(folder, task, store=opened.store, entries=entries, emit=emit, load=False)
         if salvaged is None:
-            why = "no process has left a snapshot in memory" if not before else "all that is in memory is on the disk"
-            return Drained(task=task, why=why, removed=before)
+            return _nothing_to_carry(folder, task, before)
         try:
             manifest = _place(salvaged, opened, clock, emit)
         except BaseException:
@@ -317,6 +317,16 @@ def drain(root: str | Path, task: str, *, clock: Clock, emit: Emit) -> Drained:
         return Drained(task=task, placed=manifest, folder=f"{opened.home}/{found[0]}", removed=before)
     finally:
         opened.close()
+
+
+def _nothing_to_carry(folder: Path, task: str, before: int) -> Drained:
+    stay = left_of(folder, task)
+    why = "all that was in memory is on the disk"
+    if stay:
+        why = f"what is in memory is not of this task as it stands here, and stays: {', '.join(stay)}"
+    elif not before:
+        why = "no process has left a snapshot in memory"
+    return Drained(task=task, why=why, removed=before - len(stay))
 
 
 def _place(salvaged: Salvaged, opened: Opened, clock: Clock, emit: Emit) -> Manifest:

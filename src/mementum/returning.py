@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from mementum.catalog.rebuild import refresh
 from mementum.clock import Clock, timestamp
 from mementum.errors import CheckpointDamaged, MementumError, NothingToResume, StateMismatch, StoreError
 from mementum.events import Emit, Failed, PhaseBegan, PhaseEnded
+from mementum.execute.head import Still
 from mementum.execute.leftovers import Left
 from mementum.live import feeds, rng
 from mementum.live.component import Component
@@ -37,6 +38,7 @@ class Back:
     salvaged: Salvaged | None = None
     spare: tuple[Left, ...] = ()
     came_from: tuple[str, Index] | None = None  # the checkpoint's folder and index, if it lay on a disk
+    stills: Mapping[str, Still] = field(default_factory=dict)  # files of frozen tensors that the snapshot named
 
 
 def begin(
@@ -81,7 +83,8 @@ def begin(
         raise
     emit(PhaseEnded(phase="resume", id=found.loaded.manifest.id, duration_s=clock.monotonic() - began_s))
     if salvaged is not None and salvaged.durable:
-        return Back(beginning=beginning, seq=seq, saved_seq=saved_seq, spare=(*spare, salvaged.left))
+        stills = salvaged.headed.stills
+        return Back(beginning=beginning, seq=seq, saved_seq=saved_seq, spare=(*spare, salvaged.left), stills=stills)
     if salvaged is not None:  # its tensors were given away, or copied
         salvaged = replace(salvaged, loaded=replace(salvaged.loaded, tensors={}))
     return Back(

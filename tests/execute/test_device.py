@@ -21,9 +21,11 @@ def test_a_tensor_of_the_host_is_refused() -> None:
 
 def test_a_copy_of_nothing_ends() -> None:
     copy = DeviceCopy([])
-    copy.issue()
-    copy.hold_back()
-    copy.finish()
+    ended = threading.Event()
+    ending = threading.Thread(target=lambda: (copy.issue(), copy.hold_back(), copy.finish(), ended.set()))
+    ending.start()
+    ending.join(timeout=10)
+    assert ended.is_set()
 
 
 def test_a_step_is_held_back_until_the_copy_is_queued() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import os
 import random
+import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -363,4 +365,24 @@ def test_an_average_is_of_its_boundary(gate: Gate, rng: random.Random, when: str
         assert captured.outcome() is None
         assert_is(captured, expected, [when])
         captured.release()
+    capture.close()
+
+
+def test_a_fork_does_not_wait_for_a_thread_that_it_has_not(gate: Gate) -> None:
+    model = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(torch.ones(1, 4)).sum().backward()
+    components = components_in({"model": model, "optimizer": optimizer})
+    capture = OverlappedCapture(codec="raw", components=components, clock=SystemClock())
+    gate.opened.clear()
+    captured = capture.take(components)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(int(WAIT_S))
+        optimizer.step()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    gate.opened.set()
+    assert captured is not None
+    assert captured.outcome() is None
     capture.close()

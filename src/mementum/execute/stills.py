@@ -32,7 +32,11 @@ class Unsteady(MementumError):
 
     def __init__(self, name: str, names: Sequence[tuple[str, str]]) -> None:
         self.names = tuple(names)
-        super().__init__(f"{name} seemed frozen, and was changed while it was saved", kept="older checkpoints")
+        super().__init__(
+            f"{name} seemed frozen, and was changed while it was saved",
+            kept="older checkpoints",
+            next_command="nothing: the next save copies it like everything else",
+        )
 
 
 class Stills:
