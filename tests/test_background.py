@@ -13,6 +13,7 @@ import torch
 import mementum
 from disks import WAIT_S, GatedDisk
 from mementum import ram
+from mementum.errors import StoreError
 from mementum.events import Committed, Failed, SaveSkipped
 from mementum.storage.disk import PosixDisk
 from trips import Told
@@ -147,3 +148,21 @@ def test_what_cannot_be_removed_does_not_stop_saving(tmp_path: Path, monkeypatch
         assert run.step == 3
         run.record()
     assert sorted(path.parent.name for path in tmp_path.rglob("meta.json")) == ["step_0000000004"]
+
+
+def test_a_catalog_that_cannot_be_asked_what_to_compress_costs_no_save(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = Told()
+    with mementum.open_run(tmp_path, task="t", state={"s": {"a": 1}}, codec="zstd:1", on_event=told) as run:
+
+        def refuse(home: str) -> None:
+            raise StoreError("catalog.db", "the catalog is torn", next_command="mementum rebuild ROOT")
+
+        monkeypatch.setattr(run._background, "_tidy", lambda: None)
+        monkeypatch.setattr(run._opened.catalog, "entries", refuse)
+        run.save()
+        run.wait()
+        monkeypatch.undo()
+    assert [event.what for event in told.of(Failed)] == ["looking for a checkpoint to compress"]
+    assert len(told.of(Committed)) == 1

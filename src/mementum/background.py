@@ -265,7 +265,12 @@ class Background:
         opened, codec = self._opened, self._codec
         if codec is None or self._superseded is not None:
             return
-        entries = opened.catalog.entries(opened.home)
+        try:
+            entries = opened.catalog.entries(opened.home)
+        except MementumError as error:  # nothing of a save, or of a start, depends on it
+            kept = "all checkpoints, uncompressed"
+            self._emit(Failed(what="looking for a checkpoint to compress", error=error.message, kept=kept))
+            return
         if not entries:
             return
         work = partial(

@@ -66,7 +66,6 @@ class Structure:
     """The state at one reading. `known` has the components for which a glance is enough."""
 
     layouts: tuple[FileLayout, ...]
-    frozen: frozenset[str]  # names of the files that hold frozen tensors
     facts: Mapping[str, tuple[Facts, ...]]
     known: Mapping[str, Known]
     places: Mapping[str, Mapping[str, tuple[int, int, int]]]  # component, tensor: file, start, stop
@@ -174,7 +173,6 @@ class Reader:
                     known[component.name] = known_here
         return Structure(
             layouts=layouts,
-            frozen=frozenset(layout.name for layout in layouts if layout.frozen),
             facts=facts,
             known=known,
             places=places,
