@@ -44,6 +44,10 @@ UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX)\b")
 
 # Allow-lists hold files, and rooms with a trailing slash.
 TORCH = (
+    "perceive/gradients.py",  # reads gradients before a step
+    "perceive/late.py",  # values that are still on a device
+    "perceive/timing.py",  # durations on a device
+    "perceive/memory.py",  # the allocator of a device
     "data.py",  # the sampler is torch's, and keyed augmentation seeds torch's generators
     "live/",  # the objects that training holds
     "format/typed_json.py",  # torch.Size, dtype and device are part of the state

@@ -42,6 +42,104 @@ class Health(StrEnum):
     DIVERGED = "diverged"
 
 
+class Trouble(StrEnum):
+    """What an alarm is about. The first row of them can end a process, the second spoils what it computes."""
+
+    MEMORY = "memory"
+    HANG = "hang"
+    SLOW = "slow"
+    HARDWARE = "hardware"
+    NON_FINITE = "non-finite"
+    LOSS_SPIKE = "loss spike"
+    GRAD_SPIKE = "gradient spike"
+    DRIFT = "drift"
+    OVERFITTING = "over-fitting"
+
+    @property
+    def is_crash(self) -> bool:
+        """Whether a fresh save helps: one of a state that diverges saves the wreck."""
+        return self in (Trouble.MEMORY, Trouble.HANG, Trouble.SLOW, Trouble.HARDWARE)
+
+
+@record
+class Vitals:
+    """The run's vital signs after a step. None: not given, not known yet, or not finite (`finite` tells that apart).
+
+    Those that are normalised compare with the run's own recent past, in units of its own spread (median and MAD), so
+    that neither batch size nor scale look like risk."""
+
+    step: int
+    at_s: float  # seconds since the attempt began
+    finite: bool = True  # whether loss and gradients were numbers
+    loss: float | None = None  # as given
+    loss_z: float | None = None  # above its trend, normalised
+    loss_slope: float | None = None  # of the trend a step, normalised: below 0 while the run learns
+    loss_spread: float | None = None  # of the last few steps over that of the last many: 1 where nothing changes
+    grad_norm: float | None = None  # in all, as given or as estimated from a sample
+    grad_z: float | None = None  # its logarithm, normalised
+    layer_ratio: float | None = None  # the largest ratio of a layer's norm to that layer's median
+    grad_noise: float | None = None  # variance over a short window, in units of the median squared
+    update_ratio: float | None = None  # median over the layers of update to weight
+    curvature: float | None = None  # trace of Adam's second moments, per parameter
+    lr: float | None = None  # of the first group, times the loss scale where there is one
+    memory_used: float | None = None  # part of the tightest limit, 0 to 1
+    memory_steps_left: float | None = None  # until that limit, by a robust slope; inf where memory does not grow
+    step_s: float | None = None  # duration, on the device where there is one
+
+
+@record
+class Alarm:
+    """A vital sign that is out of its limits. `chance` is the excess probability, above that of any other moment, that
+    the process ends within `horizon_s`; 0 for trouble that ends no process."""
+
+    trouble: Trouble
+    step: int
+    value: float
+    limit: float
+    text: str
+    chance: float = 0.0
+    horizon_s: float = 0.0
+
+
+@record
+class Notice:
+    """Somebody said that the process will be stopped, or wants a save. `left_s`: seconds until then, None if unknown.
+    `stops`: whether the process will end; a mere wish for a save does not end it."""
+
+    source: str  # "SIGTERM", "SIGUSR1", "Slurm time limit", "spot reclaim", "wall time", ...
+    left_s: float | None = None
+    stops: bool = True
+
+
+@record
+class Standing:
+    """What one kind of loss would cost now, and what a save against it costs. Times in seconds, rates a second."""
+
+    reach: Reach
+    since_s: float  # work at risk: since the newest state that outlives this loss was taken
+    since_steps: int
+    cost_s: float  # lost to one save, measured; planned before the first
+    size: int  # bytes that it writes
+    rate: float  # of failures that only this reach outlives
+    exposure_s: float  # the integral of rate(t) (t - last) dt since then: expected seconds lost so far
+    in_flight: bool = False
+
+
+@record
+class Allowance:
+    """What is left of a budget now. `name`: "lost time", "bytes a day", "network", "memory", "money".
+
+    `per_save` is what one save of `reach` takes of it; `for_alarms` is what saves that an alarm asks for may take."""
+
+    name: str
+    reach: Reach
+    unit: str
+    left: float
+    limit: float
+    per_save: float
+    for_alarms: float
+
+
 @record
 class Situation:
     """All that a policy may know. A policy is a pure function of it, so that a past run can be replayed."""
@@ -52,6 +150,20 @@ class Situation:
     since_save_steps: int
     since_save_s: float
     saves_in_flight: int = 0
+    total_steps: int | None = None
+    at_s: float = 0.0  # since the attempt began
+    step_s: float | None = None  # median duration of a step
+    notices: tuple[Notice, ...] = ()  # those that no save has answered yet, the most urgent first
+    vitals: Vitals | None = None
+    alarms: tuple[Alarm, ...] = ()  # raised at this step
+    standings: tuple[Standing, ...] = ()  # by reach
+    allowances: tuple[Allowance, ...] = ()
+    loss_std: float | None = None  # of the newest losses, as many as the window policy asks for
+    risk: float = 0.0  # 0 to 1: mean over ten steps, for the window policy
+    risk_rose: bool = False  # whether it has just risen from below 0.2 to above 0.7
+    metrics: Mapping[str, float] = field(default_factory=dict)  # newest of each name
+    best: Mapping[str, float] = field(default_factory=dict)  # best of each name so far, before this step
+    events: tuple[str, ...] = ()  # that the program told at this step, by `run.event(name)`
 
 
 @record
@@ -62,13 +174,16 @@ class Save:
     granularity: Granularity = Granularity.FULL
     reach: Reach = Reach.REBOOT
     numbers: Mapping[str, float] = field(default_factory=dict)
+    cause: str = "interval"  # "alarm", "notice", "asked", "epoch", "event", "best", "end"
 
 
 @record
 class Skip:
-    """A decision not to save, with its reason."""
+    """A decision not to save, with its reason. `refused`: a save was due, and a limit forbids it."""
 
     reason: str
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    refused: bool = False
 
 
 Decision = Save | Skip
