@@ -55,6 +55,7 @@ TORCH = (
     "execute/structure.py",  # which live tensors go where
     "execute/capture.py",  # copies them
     "execute/overlap.py",  # holds an optimizer's step back until it has
+    "execute/moves.py",  # storages that give up their memory wait for it
     "execute/witness.py",  # and looks at them before and after
     "execute/device.py",  # copies from a GPU
     "execute/gathered.py",  # reads them when they are written

@@ -26,7 +26,7 @@ from mementum.execute.stills import Stills, Unsteady
 from mementum.execute.worker import SaveJob, Worker
 from mementum.opening import Opened
 from mementum.pruning import prune, sweep
-from mementum.records import Fact, Health, Manifest, StoredFile, record
+from mementum.records import Fact, Health, Manifest, Save, StoredFile, record
 from mementum.saving import Describe, save_checkpoint
 from mementum.settling import settle
 
@@ -81,6 +81,7 @@ class Background:
         self._torn = False
         self._vanished = self._refused_told = False
         self._superseded: Superseded | None = None
+        self._torn_save: Save | None = None  # of the newest copy that something overtook
         self._skip_told = False
         self._sweep_at_s = None if opened.attempt.sure else clock.monotonic() + SWEEP_AFTER_S
         self._worker = Worker(emit=emit)
@@ -103,6 +104,11 @@ class Background:
         """The newest failure that nobody has taken yet."""
         failure, self._worker.failure = self._worker.failure, None
         return failure
+
+    def take_torn(self) -> Save | None:
+        """The save whose copy was of no use, and which is to be made again, if nobody has taken it yet."""
+        save, self._torn_save = self._torn_save, None
+        return save
 
     def submit(self, snapshot: Snapshot, *, describe: Describe | None = None) -> None:
         """Queue a snapshot; it takes the place of one that still waits. Once superseded, it is let go of. `describe`
@@ -200,7 +206,8 @@ class Background:
         try:
             torn = snapshot.outcome()
             if torn is not None:
-                self._emit(SaveSkipped(step=snapshot.step, reason=torn))
+                self._emit(SaveSkipped(step=snapshot.step, reason=f"{torn}: it is taken again after the next step"))
+                self._torn_save = snapshot.save
                 return
             manifest = save_checkpoint(
                 snapshot,

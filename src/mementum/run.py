@@ -209,7 +209,7 @@ class Run:
                 self._emit(Note(text=f"a resume will be {self.exactness}"))
         first, self._recorded_step = self._recorded_step is None, self.step
         self._recent.append({"step": self.step, **{name: held(value) for name, value in metrics.items()}})
-        self._pending = self._decide() or self._pending
+        self._pending = self._decide() or self._pending or self._background.take_torn()
         if first and self._pending is None:
             self._warm_up()
         if not self._in_body:
@@ -220,7 +220,7 @@ class Run:
         self._require_open()
         if not (isinstance(reason, str) and is_text(reason)):
             raise UsageError(f"a reason is a text, got {reason!r}")
-        self._pending = Save(reason=reason)
+        self._pending = Save(reason=reason, cause="asked")
         if not self._in_body:
             self._save_if_pending()
 
@@ -348,7 +348,7 @@ class Run:
             if begun:
                 self._emit(SaveSkipped(step=self.step, reason="the loop was left in a step that was not recorded"))
                 return
-            self._pending = Save(reason="the run ended")
+            self._pending = Save(reason="the run ended", cause="end")
         self._save_if_pending()
 
     def __enter__(self) -> Run:

@@ -21,6 +21,7 @@ from mementum.live.component import Component
 from mementum.records import Save, record
 
 DIRECT_WAIT_S = 3600.0  # for a disk that takes the state straight from the live tensors, while the loop stands still
+REPEATED = "interval"  # the cause of saves that may as well be a step later, if the structure has just changed
 
 
 @record
@@ -90,7 +91,7 @@ class Taker:
         snapshot: Snapshot | None = None
         captured: Captured | None = None
         try:
-            captured = self._captured()
+            captured = self._captured(sure=save.cause != REPEATED)
             if captured is not None:
                 snapshot = self._snapshot(id, save, moment, captured, began_s)
         finally:
@@ -114,13 +115,13 @@ class Taker:
         # What no disk has taken is kept, but not of a writer that has no say any more.
         self._capture.close(safe_seq=None if self._background.superseded else self._background.saved_seq)
 
-    def _captured(self) -> Captured | None:
+    def _captured(self, *, sure: bool) -> Captured | None:
         unfrozen = self._background.stills.take_unfrozen()
         if unfrozen:
             self._capture.unfreeze(unfrozen)
-        captured = self._capture.take(self._components, safe_seq=self._background.saved_seq)
+        captured = self._capture.take(self._components, safe_seq=self._background.saved_seq, sure=sure)
         if captured is None and self._background.cancel_waiting():  # the newest state is worth more than the one before
-            captured = self._capture.take(self._components, safe_seq=self._background.given_seq)
+            captured = self._capture.take(self._components, safe_seq=self._background.given_seq, sure=sure)
         if captured is None and not self._background.saves_in_flight:  # no save has the memory: there is none
             captured = self._standing.take(self._components)
             if not self._standing_told:

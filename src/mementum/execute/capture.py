@@ -125,9 +125,12 @@ class SlotPlan:
 
 class Capture(Protocol):
     """Copies the state of components. None if there is no free memory for it: the caller then skips this save.
-    Snapshots up to `safe_seq` are durable elsewhere, so that their memory may be had."""
+    Snapshots up to `safe_seq` are durable elsewhere, so that their memory may be had. `sure`: look at the structure in
+    full before the copy begins, where otherwise one that has just changed costs the save."""
 
-    def take(self, components: Sequence[Component], *, safe_seq: int | None = None) -> Captured | None: ...
+    def take(
+        self, components: Sequence[Component], *, safe_seq: int | None = None, sure: bool = False
+    ) -> Captured | None: ...
 
     def note(self, components: Sequence[Component]) -> None:
         """Look at the state without a copy, so that what stays as it is until the first save is known as frozen."""
@@ -155,7 +158,9 @@ class BlockingCapture:
         self._structure: Structure | None = None
         self._slot_plans: list[SlotPlan] = []
 
-    def take(self, components: Sequence[Component], *, safe_seq: int | None = None) -> Captured | None:
+    def take(
+        self, components: Sequence[Component], *, safe_seq: int | None = None, sure: bool = False
+    ) -> Captured | None:
         prepared = self.prepare(components, safe_seq=safe_seq)
         if prepared is None:
             return None
@@ -174,9 +179,11 @@ class BlockingCapture:
             seal=lambda label, head: use.seal(head, label),
         )
 
-    def prepare(self, components: Sequence[Component], *, safe_seq: int | None = None) -> Prepared | None:
-        """Read the state, and give every tensor its place in a slot; None if no slot is free."""
-        reading = self.reader.read(components)
+    def prepare(
+        self, components: Sequence[Component], *, safe_seq: int | None = None, peek: bool = False
+    ) -> Prepared | None:
+        """Read the state, and give every tensor its place in a slot; None if no slot is free. `peek`: see `Reader`."""
+        reading = self.reader.read(components, peek=peek)
         layouts = reading.structure.layouts
         slot = self._slots.acquire([layout.raw_size for layout in layouts if not layout.frozen], safe_seq=safe_seq)
         if slot is None:
@@ -234,6 +241,7 @@ class BlockingCapture:
 
     def close(self, *, safe_seq: int | None = None) -> None:
         self._slot_plans = []
+        self.reader.forget()
         self._slots.close(safe_seq=safe_seq)
 
 

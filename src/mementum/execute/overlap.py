@@ -8,27 +8,30 @@ once.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from mementum.clock import Clock
+from mementum.execute import moves
 from mementum.execute.capture import BlockingCapture, Captured, Head, Prepared, Slots, copy
 from mementum.execute.device import DeviceCopy, pin
 from mementum.execute.gathered import Gathered
 from mementum.execute.snapshot import Label
 from mementum.execute.structure import Bytes, Reading, Spot, Structure
-from mementum.execute.witness import Watched, Witness, what_happened, witness
+from mementum.execute.witness import Watched, Witness, hold, what_happened, witness
 from mementum.live.component import Component
 from mementum.live.optimizers import OptimizerState
 from mementum.records import record
 
 CHUNK = 4 << 20  # bytes that are copied at once: in between, the interpreter may be had by the training
+REPLACED = "what the state consists of has changed since it was last saved"
 
 
 @record
@@ -52,6 +55,7 @@ class Copying:
         self._tensors = [tensors[number] for number in split.beside]
         self._targets = [target for number in split.beside if (target := targets[number]) is not None]
         self._witness: Witness | None = witness(split.watched, self._tensors, verify=verify)
+        self._changed: Callable[[], bool] | None = prepared.reading.changed
         self._device = (
             DeviceCopy(
                 [(tensors[number], target) for number in split.on_device if (target := targets[number]) is not None]
@@ -64,7 +68,13 @@ class Copying:
         self._error: BaseException | None = None
         self._held_back_s: float | None = None  # when the first step came that had to wait
         self._ended_s = self._whole_s = 0.0
+        self._places: frozenset[int] | None = None  # of the memory that it reads, once it knows
         self.torn: str | None = None
+        self.moved = False  # whether it was given up because the structure is not what it was
+
+    def reads(self, address: int) -> bool:
+        """Whether it still reads the memory that begins at this address."""
+        return not self._left.is_set() and (self._places is None or address in self._places)
 
     def hold_back(self) -> None:
         """Wait until nothing of the source is needed any more. On a device its stream waits, not this thread."""
@@ -106,13 +116,18 @@ class Copying:
     def run(self) -> None:
         """Do it, on the copying thread."""
         try:
-            watched = self._split.watched
+            assert self._witness is not None
+            assert self._changed is not None
+            watched, held = self._split.watched, hold(self._tensors)
+            self._places = frozenset(held.places)
+            if self._changed():
+                self.moved, self.torn = True, REPLACED
+                return
             if self._device is not None:
                 self._device.issue()
             for spot, source, target in zip(watched.spots, watched.sources, self._targets, strict=True):
                 copy_in_chunks(spot.name, source, target)
-            assert self._witness is not None
-            self.torn = what_happened(self._witness, watched, self._targets)
+            self.torn = what_happened(self._witness, held, watched, self._targets)
             self._leave()
             if self._device is not None:
                 self._device.finish()
@@ -125,7 +140,7 @@ class Copying:
 
     def _leave(self) -> None:
         if not self._left.is_set():
-            self._tensors, self._witness = [], None
+            self._tensors, self._witness, self._changed = [], None, None
             self._ended_s = self._clock.monotonic()
             self._left.set()
 
@@ -192,6 +207,8 @@ class OverlappedCapture:
         self._give_up, self.gave_up = give_up, False
         # One registration for all optimizers, also copies and wrapped ones; it is filtered by identity.
         self._handle = register_optimizer_step_pre_hook(self._before_step)
+        self._turn = threading.RLock()  # of a capture that begins, and of memory that moves
+        self._let_move = moves.guard(self._while_moving)
 
     def note(self, components: Sequence[Component]) -> None:
         self._whole.note(components)
@@ -202,15 +219,35 @@ class OverlappedCapture:
     def unfreeze(self, names: Sequence[tuple[str, str]]) -> None:
         self._whole.unfreeze(names)
 
-    def take(self, components: Sequence[Component], *, safe_seq: int | None = None) -> Captured | None:
-        if self._copying is not None:
-            self._copying.wait()  # no step came since: the source must not be read twice at a time
-            if self._copying.torn is not None and not self.gave_up:
+    def take(
+        self, components: Sequence[Component], *, safe_seq: int | None = None, sure: bool = False
+    ) -> Captured | None:
+        copying = self._copying
+        if copying is not None:
+            copying.wait()  # no step came since: the source must not be read twice at a time
+            if copying.moved:
+                self._whole.reader.forget()
+            elif copying.torn is not None and not self.gave_up:
                 self.gave_up = True
-                self._give_up(self._copying.torn)
-        if self.gave_up:
-            return self._whole.take(components, safe_seq=safe_seq)
-        prepared = self._whole.prepare(components, safe_seq=safe_seq)
+                self._give_up(copying.torn)
+        with self._turn:
+            if self.gave_up:
+                return self._whole.take(components, safe_seq=safe_seq)
+            return self._begin(components, safe_seq, sure)
+
+    @contextlib.contextmanager
+    def _while_moving(self, address: int) -> Iterator[None]:
+        """Nothing is begun meanwhile, and what is under way comes first: it reads by addresses."""
+        if os.getpid() != self._pid:
+            yield
+            return
+        with self._turn:
+            if self._copying is not None and self._copying.reads(address):
+                self._copying.hold_back()
+            yield
+
+    def _begin(self, components: Sequence[Component], safe_seq: int | None, sure: bool) -> Captured | None:
+        prepared = self._whole.prepare(components, safe_seq=safe_seq, peek=not sure)
         if prepared is None:
             return None
         use, reading = prepared.use, prepared.reading
@@ -229,6 +266,7 @@ class OverlappedCapture:
             copying = Copying(split, prepared, verify=self._verify, clock=self._clock)
             self._copier.submit(copying.run)
         except BaseException:  # also where no thread can be started
+            self._whole.reader.forget()  # a tensor of another size than it was taken for ends here
             use.release()
             raise
         self._copying = copying
@@ -265,6 +303,7 @@ class OverlappedCapture:
         """Let go of the optimizers and of the slots."""
         self._handle.remove()
         self._copier.close()
+        self._let_move()
         self._unpin()
         self._copying = self._split = None
         self._whole.close(safe_seq=safe_seq)

@@ -18,7 +18,9 @@ class StandingCapture:
     def __init__(self) -> None:
         self._reader = Reader(codec=RAW)
 
-    def take(self, components: Sequence[Component], *, safe_seq: int | None = None) -> Captured | None:
+    def take(
+        self, components: Sequence[Component], *, safe_seq: int | None = None, sure: bool = False
+    ) -> Captured | None:
         reading = self._reader.read(components)
         images = tuple(
             Image(layout=layout, raw=Gathered(layout, reading, number))

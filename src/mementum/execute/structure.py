@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+from operator import is_
 from typing import Any
 
 import numpy as np
@@ -74,13 +76,31 @@ class Structure:
 @record
 class Reading:
     """The state now: `spots` and `tensors` belong together, one by one. `loose` are the spots of components that were
-    read anew, and may lie elsewhere the next time."""
+    read anew, and may lie elsewhere the next time. At what is `peeked`, a look must follow: see `changed`."""
 
     structure: Structure
     components: Mapping[str, Mapping[str, object]]
     spots: tuple[Spot, ...]
     tensors: tuple[torch.Tensor, ...]
     loose: tuple[Spot, ...]
+    peeked: tuple[Watch, ...] = ()
+
+    def changed(self) -> bool:
+        """Whether the structure is not what it was taken for. Before that is known, no address may be read from."""
+        try:
+            return any(watch.look() is None for watch in self.peeked)
+        except (RuntimeError, KeyError):  # it changes right now, in another thread
+            return True
+
+
+@record
+class Joined:
+    """Spots and tensors of all components, as they were put together from these glances."""
+
+    structure: Structure
+    parts: tuple[tuple[torch.Tensor, ...], ...]
+    spots: tuple[Spot, ...]
+    tensors: tuple[torch.Tensor, ...]
 
 
 class Reader:
@@ -92,18 +112,17 @@ class Reader:
         self._moving: set[tuple[str, str]] = set()  # what was taken to be frozen, and has changed
         self._seen: dict[tuple[str, str], object] = {}  # of the parameters without gradient: place, version, sample
         self._doubtful = False  # whether one of them was seen for the first time: the next reading says if it is frozen
+        self._joined: Joined | None = None
 
-    def read(self, components: Sequence[Component]) -> Reading:
+    def read(self, components: Sequence[Component], *, peek: bool = False) -> Reading:
+        """The state now. With `peek`, whoever reads from addresses looks first whether the structure is `changed`."""
         structure = None if self._doubtful else self._structure
-        glances = {component.name: _look(component, structure) for component in components}
-        trees: dict[str, Mapping[str, object]] = {}
-        spots: list[Spot] = []
-        tensors: list[torch.Tensor] = []
-        loose: list[Spot] = []
+        peeked: list[Watch] = []
+        glances = {component.name: _look(component, structure, peeked if peek else None) for component in components}
         if structure is not None:
             for component in components:
                 seen, known = glances[component.name], structure.known.get(component.name)
-                if (seen is None) != (known is None) or (known is not None and seen and seen.shape != known.shape):
+                if (seen is None) != (known is None) or (known and seen and seen.shape != known.shape):
                     structure = None
                     break
         read: dict[str, tuple[Any, dict[str, torch.Tensor]]] = {}
@@ -114,12 +133,25 @@ class Reader:
             if structure is not None:
                 read |= {name: _full(one) for one in components if (name := one.name) not in read}
             structure = self._structure = self._made(components, read, glances)
+        return self._put_together(components, structure, glances, read, peeked)
+
+    def _put_together(
+        self,
+        components: Sequence[Component],
+        structure: Structure,
+        glances: Mapping[str, Glance | None],
+        read: Mapping[str, tuple[Any, dict[str, torch.Tensor]]],
+        peeked: Sequence[Watch],
+    ) -> Reading:
+        trees: dict[str, Mapping[str, object]] = {}
+        parts: list[tuple[Known, Glance]] = []
+        loose: list[Spot] = []
+        moving: list[torch.Tensor] = []
         for component in components:
             name, seen, known = component.name, glances[component.name], structure.known.get(component.name)
             if seen is not None and known is not None:
                 trees[name] = {"kind": component.kind, "state": retold(component, known.tree, seen)}
-                spots += known.spots
-                tensors += map(seen.tensors.__getitem__, known.picks)
+                parts.append((known, seen))
                 continue
             tree, held = read[name]
             # A tree of somebody else's may hold what changes later, so it is encoded now.
@@ -128,20 +160,42 @@ class Reader:
             for key, tensor in held.items():
                 if tensor.numel():
                     loose.append(_spot(name, key, tensor, structure.places[name][key]))
-                    spots.append(loose[-1])
-                    tensors.append(tensor)
+                    moving.append(tensor)
+        joined = self._joined_of(structure, parts)
         return Reading(
             structure=structure,
             components=trees,
-            spots=tuple(spots),
-            tensors=tuple(tensors),
+            spots=(*joined.spots, *loose) if loose else joined.spots,
+            tensors=(*joined.tensors, *moving) if loose else joined.tensors,
             loose=tuple(loose),
+            peeked=tuple(peeked),
         )
+
+    def _joined_of(self, structure: Structure, parts: Sequence[tuple[Known, Glance]]) -> Joined:
+        """What was put together the last time, where nothing is another since."""
+        last = self._joined
+        held = tuple(seen.tensors for _, seen in parts)
+        if last is None or last.structure is not structure or len(held) != len(last.parts):
+            same = False
+        else:
+            same = all(map(is_, held, last.parts))
+        if last is None or not same:
+            last = self._joined = Joined(
+                structure=structure,
+                parts=held,
+                spots=tuple(chain.from_iterable(known.spots for known, _ in parts)),
+                tensors=tuple(seen.tensors[number] for known, seen in parts for number in known.picks),
+            )
+        return last
+
+    def forget(self) -> None:
+        """Read everything anew the next time."""
+        self._structure = self._joined = None
 
     def unfreeze(self, names: Iterable[tuple[str, str]]) -> None:
         """What was taken to be frozen has changed: from now on it is copied like everything else."""
         self._moving |= set(names)
-        self._structure = None
+        self.forget()
 
     def _made(
         self,
@@ -209,10 +263,14 @@ class Reader:
         return frozen
 
 
-def _look(component: Component, structure: Structure | None) -> Glance | None:
+def _look(component: Component, structure: Structure | None, peeked: list[Watch] | None) -> Glance | None:
+    """The component now. Where `peeked` is given, a peek may do, which is then entered there."""
     known = None if structure is None else structure.known.get(component.name)
-    seen = None if known is None or known.watch is None else known.watch.look()
-    return seen or glance(component)
+    watch = None if known is None else known.watch
+    if watch is not None and peeked is not None and (seen := watch.peek()) is not None:
+        peeked.append(watch)
+        return seen
+    return (watch.look() if watch is not None else None) or glance(component)
 
 
 def _full(component: Component) -> tuple[Any, dict[str, torch.Tensor]]:

@@ -5,7 +5,7 @@ Everything is compared by lists that one call in C makes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from operator import is_, itemgetter
 from typing import Any
@@ -17,20 +17,32 @@ from mementum.live.glance import OPTIMIZER_HOOKS, READ_HOOKS, Glance, has_own_re
 from mementum.live.modules import ModuleState
 from mementum.live.optimizers import DERIVED, OptimizerState
 
+_address = torch.Tensor.data_ptr
+
 
 class Watch:
     """The tensors as they lay, and how to find them again: None where something is not as it was."""
 
-    def __init__(self, seen: Glance, again: Callable[[], tuple[list[torch.Tensor], Any] | None]) -> None:
-        self._shape, self._again = seen.shape, again
+    def __init__(self, seen: Glance, kind: _Modules | _Optimizer) -> None:
+        self._shape, self._kind = seen.shape, kind
         self._facts = _facts(seen.tensors)
+        self._seen = seen.tensors
 
     def look(self) -> Glance | None:
         """The component as it is now, if its structure is what it was."""
-        found = self._again()
+        found = self._kind.again()
         if found is None or _facts(found[0]) != self._facts:
             return None
-        return Glance(tensors=tuple(found[0]), shape=self._shape, plain=found[1])
+        tensors = self._seen if _same(found[0], self._seen) else tuple(found[0])
+        return Glance(tensors=tensors, shape=self._shape, plain=found[1])
+
+    def peek(self) -> Glance | None:
+        """The same in a third of the time, by what is no part of the structure (numbers, modes), and by which tensors
+        it has and where they lie. The rest must be looked at before their memory is read; None: only `look` tells."""
+        found = self._kind.peek()
+        if found is None or list(map(_address, self._seen)) != self._facts[0]:
+            return None
+        return Glance(tensors=self._seen, shape=self._shape, plain=found[0])
 
 
 def watch(component: Component, seen: Glance) -> Watch | None:
@@ -39,9 +51,9 @@ def watch(component: Component, seen: Glance) -> Watch | None:
         modules = list(component.module.modules())
         # What torch.compile makes of a module keeps its mode elsewhere.
         simple = all("training" in module.__dict__ for module in modules)
-        return Watch(seen, _Modules(component.module).again) if simple else None
+        return Watch(seen, _Modules(component.module)) if simple else None
     if isinstance(component, OptimizerState):
-        return Watch(seen, _Optimizer(component).again)
+        return Watch(seen, _Optimizer(component))
     return None
 
 
@@ -65,6 +77,23 @@ class _Modules:
             (self._parameters[number], self._buffers[number], frozenset(self._passed[number]))
             for number in range(len(self._held))
         ]
+        self._full = [
+            held for parameters, buffers, none in self._picks for held in (parameters, {} if none else buffers)
+        ]
+        self._full = [held for held in self._full if held]
+        self._partial = [(buffers, passing) for _, buffers, passing in self._picks if passing]
+        self._values = self._held_now()
+
+    def peek(self) -> tuple[None] | None:
+        """Whether it has the same tensors in the same places of the same dicts, and each module its mode."""
+        modes = list(map(itemgetter("training"), self._held))
+        return (None,) if modes == self._seen[0] and _same(self._held_now(), self._values) else None
+
+    def _held_now(self) -> list[torch.Tensor | None]:
+        values = list(chain.from_iterable(map(dict.values, self._full)))
+        for buffers, passing in self._partial:
+            values += [tensor for name, tensor in buffers.items() if name not in passing]
+        return values
 
     def again(self) -> tuple[list[torch.Tensor], Any] | None:
         if any(self._hooks) or self._passing != self._passed or any(map(has_own_reading, self._held)):
@@ -114,7 +143,27 @@ class _Optimizer:
             if id(parameter) in self._of
         ]
         values = chain.from_iterable(entry.values() for _, entry in self._ordered)
-        self._all_tensors = all(isinstance(value, torch.Tensor) for value in values)
+        self._values = list(values)
+        self._all_tensors = all(isinstance(value, torch.Tensor) for value in self._values)
+        self._ordered_entries = [entry for _, entry in self._ordered]
+
+    def peek(self) -> tuple[Any] | None:
+        """Its hyper-parameters, if it has the same state in the same dicts. Where that has numbers in it, which change
+        at every step, a look is needed."""
+        if not self._all_tensors or self._optimizer.state is not self._state or len(self._state) != len(self._owners):
+            return None
+        if list(map(tuple, self._optimizer.param_groups)) != self._hyper:
+            return None
+        hyper = self._hyper_now()
+        held = list(chain.from_iterable(map(dict.values, self._ordered_entries)))
+        return ((hyper, {}),) if hyper is not None and _same(held, self._values) else None
+
+    def _hyper_now(self) -> list[dict[str, Any]] | None:
+        """Of every group; None where a value can change where it stands."""
+        hyper = [
+            {key: value for key, value in group.items() if key not in DERIVED} for group in self._optimizer.param_groups
+        ]
+        return hyper if all(map(is_plain, chain.from_iterable(map(dict.values, hyper)))) else None
 
     def again(self) -> tuple[list[torch.Tensor], Any] | None:
         optimizer = self._optimizer
@@ -127,8 +176,8 @@ class _Optimizer:
             return None
         if list(map(tuple, self._entries)) != self._keys:
             return None
-        hyper = [{key: value for key, value in group.items() if key not in DERIVED} for group in groups]
-        if not all(map(is_plain, chain.from_iterable(map(dict.values, hyper)))):
+        hyper = self._hyper_now()
+        if hyper is None:
             return None
         held = chain.from_iterable(entry.values() for _, entry in self._ordered)
         if self._all_tensors:
@@ -157,7 +206,7 @@ class _Optimizer:
         ]
 
 
-def _same(now: list[Any], before: list[Any]) -> bool:
+def _same(now: Sequence[Any], before: Sequence[Any]) -> bool:
     return len(now) == len(before) and all(map(is_, now, before))
 
 
@@ -167,7 +216,7 @@ def _facts(
     """Where each lies, and how."""
     held = tuple(tensors)
     return (
-        [one.data_ptr() for one in held],
+        list(map(_address, held)),
         [one.shape for one in held],
         [one.stride() for one in held],
         [one.dtype for one in held],
