@@ -44,10 +44,8 @@ class Pair:
     block: Block
 
 
-def run_block(
-    training: Training, saver: Saver | None, watch: Watch, processor: Processor, quiet: Quiet, *, least: int = STEPS
-) -> Block:
-    """`least` steps; with a saver, a save first, and further steps until all of its work is done."""
+def run_block(training: Training, saver: Saver | None, watch: Watch, processor: Processor, quiet: Quiet) -> Block:
+    """Some steps; with a saver, a save first, and further steps until all of its work is done."""
     was_quiet = quiet.wait()
     used, held_s, calls_s, in_calls_s = processor.read(), watch.held_s, 0.0, 0.0
     steps: list[float] = []
@@ -57,7 +55,7 @@ def run_block(
         saver.save()
         calls_s = time.perf_counter() - began_s
         in_calls_s = processor.read().since(before).trainers_s
-    while len(steps) < least or (saver is not None and saver.busy()):
+    while len(steps) < STEPS or (saver is not None and saver.busy()):
         if len(steps) == STEPS_MAX and saver is not None:
             raise TimeoutError(f"{saver.name}: a save took more than {STEPS_MAX} steps")
         step_s = time.perf_counter()
@@ -94,20 +92,16 @@ def measure(
     processor: Processor,
     quiet: Quiet,
     advance: Callable[[str], None],
-    control: bool = True,
-    without: int = STEPS,
 ) -> list[Pair]:
-    """Two pairs of every saver and of the control a round; the savers take turns in who is first. Blocks without a
-    save are `without` steps long."""
+    """Two pairs of every saver and of the control a round; the savers take turns in who is first."""
     pairs: list[Pair] = []
     for turn in range(rounds):
-        order: list[Saver | None] = [*([None] if control else []), *savers]
+        order: list[Saver | None] = [None, *savers]
         order = order[turn % len(order) :] + order[: turn % len(order)]
         for saver in order:
             blocks: list[Block] = []
             for kind in (None, saver, saver, None):  # A B B A
-                least = without if kind is None else STEPS
-                blocks.append(run_block(training, kind, watch, processor, quiet, least=least))
+                blocks.append(run_block(training, kind, watch, processor, quiet))
                 if kind is not None:
                     kind.tidy()
             pairs += _pairs(saver.name if saver is not None else CONTROL, blocks)

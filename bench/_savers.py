@@ -77,8 +77,8 @@ class Ours:
         self.failures: list[str] = []
         self._began_s = 0.0
         self._saved: Saved | None = None
-        self._settles = False  # known once one save has
-        self._settled = self._asked = 0
+        self._asked = 0
+        self.settled = 0  # checkpoints that were compressed
         self.run = mementum.open_run(
             folder,
             task="bench",
@@ -100,18 +100,17 @@ class Ours:
         self.run.record(loss=loss)
 
     def busy(self) -> bool:
-        """Until it is durable, older ones are removed, and what is compressed later has been."""
+        """Until it is durable, and older ones are removed."""
         if self.failures:
             raise RuntimeError(f"{self.name}: {self.failures[0]}")
-        return not self.run.wait(timeout_s=0) or self._saved is None or (self._settles and self._settled < self._asked)
+        return not self.run.wait(timeout_s=0) or self._saved is None
 
     def settles(self) -> bool:
-        """Whether the last save is compressed later, which a wait shows; from then on every save is waited for."""
+        """Whether the last save is compressed later, which a wait shows."""
         until = time.monotonic() + SETTLE_WAIT_S
-        while self._settled < self._asked and time.monotonic() < until:
+        while self.settled < self._asked and time.monotonic() < until:
             time.sleep(POLL_S)
-        self._settles = self._settled == self._asked
-        return self._settles
+        return self.settled == self._asked
 
     def saved(self) -> Saved:
         assert self._saved is not None
@@ -131,7 +130,7 @@ class Ours:
             case events.Failed() | events.SaveSkipped():
                 self.failures.append(repr(event))
             case events.Settled():
-                self._settled += 1
+                self.settled += 1
 
 
 class Peer(ABC):

@@ -15,6 +15,7 @@ import shutil
 import statistics
 import tempfile
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -27,6 +28,7 @@ from _measure import Processor, Quiet, Report, estimate, quantile
 from _model import BATCH, SHAPES, Training
 from _restore import READERS, Restored, of, restore_cold, restore_killed
 from _savers import OURS, PEERS, SETTLED, Ours, Saver, Watch, make
+from _settling import settle_in_turns
 from _shown import figure_name, show
 from _tables import wide_console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
@@ -52,7 +54,6 @@ class Effort:
     restores: int
     kills: int
     patience_s: float  # to wait for a quiet machine, in all
-    without_steps: int  # of a block beside one that settles, which lasts for half a minute
 
 
 FULL = Effort(
@@ -65,7 +66,6 @@ FULL = Effort(
     restores=5,
     kills=5,
     patience_s=300,
-    without_steps=30,
 )
 QUICK = Effort(
     rounds=1,
@@ -77,7 +77,6 @@ QUICK = Effort(
     restores=1,
     kills=1,
     patience_s=20,
-    without_steps=5,
 )
 
 
@@ -208,10 +207,9 @@ class Bench:
             self.report.figures["short_step_blocked_ms_p99"] = 1e3 * quantile(blocked, 0.99)
 
     def _settling(self) -> None:
-        """What compressing later adds to a save: its own blocks, in which all of it is done, less a raw save."""
-        report = self.report
-        self._begin("settling", self.effort.settle_rounds)
-        report.figures["settle_lost_s_per_save"] = None
+        """What compressing later adds to a save."""
+        report, rounds = self.report, self.effort.settle_rounds
+        self._begin("settling", rounds)
         with Watch() as watch:
             saver = make(SETTLED, self.training, self.folder)
             watch.all_made()
@@ -219,28 +217,23 @@ class Bench:
             try:
                 rehearse(self.training, [saver])
                 if not saver.settles():
+                    report.figures["settle_lost_s_per_save"] = None
                     report.notes["settle_lost_s_per_save"] = "no save was compressed later"
-                pairs = measure(
-                    self.training,
-                    [saver],
-                    rounds=self.effort.settle_rounds,
-                    watch=watch,
-                    processor=self._processor,
-                    quiet=self._quiet,
-                    advance=self._advance,
-                    control=False,
-                    without=self.effort.without_steps,
+                    return
+                done = settle_in_turns(
+                    self.training, saver, rounds=rounds, processor=self._processor, advance=self._advance
                 )
             finally:
                 saver.close()
-        report.samples["settle_pairs"] = raw(pairs)
-        lost = estimate([pair.lost_s for pair in pairs])
-        prefix = f"{SETTLED}.lost_s_per_save"
-        report.figures |= {prefix: lost.median, f"{prefix}_lo": lost.low, f"{prefix}_hi": lost.high}
-        report.figures[f"{SETTLED}.cpu_s_per_save"] = statistics.median(pair.block.cpu_s for pair in pairs)
-        raw_s = report.figures.get("lost_s_per_save")
-        if raw_s is not None and "settle_lost_s_per_save" not in report.notes:
-            report.figures["settle_lost_s_per_save"] = lost.median - raw_s
+        report.samples["settling"] = [asdict(one) for one in done]
+        lost = estimate([one.lost_s for one in done])
+        report.figures |= {
+            "settle_lost_s_per_save": lost.median,
+            "settle_lost_s_per_save_lo": lost.low,
+            "settle_lost_s_per_save_hi": lost.high,
+            "settle_cpu_s_per_save": statistics.median(one.cpu_s for one in done),
+            "settle_beside_s": statistics.median(one.beside_s for one in done),
+        }
 
     def _restoring(self) -> None:
         report, done = self.report, list[Restored]()

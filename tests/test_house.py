@@ -17,7 +17,7 @@ TREES = ("src", "tests", "demo", "bench")
 
 FLOORS = (  # a file imports its own room and lower floors, nothing else
     {"errors", "clock"},
-    {"records", "plugins", "data"},
+    {"records", "plugins", "data", "cgroup"},
     {"events", "config", "perceive", "decide", "format", "storage"},
     {"live"},
     {"execute", "catalog", "recover"},
@@ -45,6 +45,8 @@ UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX)\b")
 # Allow-lists hold files, and rooms with a trailing slash.
 TORCH = (
     "perceive/gradients.py",  # reads gradients before a step
+    "perceive/sample.py",  # a part of them
+    "perceive/stepping.py",  # torch's hook before a step
     "perceive/late.py",  # values that are still on a device
     "perceive/timing.py",  # durations on a device
     "perceive/memory.py",  # the allocator of a device
@@ -86,6 +88,7 @@ BROAD_EXCEPT = (
     "execute/overlap.py",  # a thread's end
     "execute/beside.py",  # a thread's end
     "execute/settler.py",  # a thread's end
+    "perceive/notices.py",  # a signal handler of the user's, whose exception is kept for the step's end
     "run.py",  # the border that keeps our faults out of training
     "functional.py",  # a thread's end
 )
