@@ -10,17 +10,13 @@ import pytest
 import torch
 
 from mementum.assemble import (
-    DEFAULT_INTERVAL_S,
     NO_DATA,
     components_of,
     exactness_of,
     held,
     number,
-    policy_of,
     retention_of,
 )
-from mementum.decide.interval import EveryEpoch, EverySeconds, EverySteps
-from mementum.decide.policy import First
 from mementum.decide.retain import Retention
 from mementum.errors import UnsupportedState, UsageError
 from mementum.records import Exactness
@@ -95,42 +91,6 @@ def test_a_none_among_several_is_refused() -> None:
         components(model={"a": torch.nn.Linear(1, 1), "b": None})
     with pytest.raises(UsageError, match="model: 'model0' is None"):
         components(model=[None])
-
-
-@pytest.mark.parametrize(
-    ("steps", "seconds", "expected"),
-    [
-        (None, None, (EverySeconds(seconds=DEFAULT_INTERVAL_S),)),
-        (5, None, (EverySteps(steps=5),)),
-        (None, 2.5, (EverySeconds(seconds=2.5),)),
-        (1, 0.1, (EverySteps(steps=1), EverySeconds(seconds=0.1))),
-    ],
-)
-def test_intervals_become_a_policy(steps: int | None, seconds: float | None, expected: tuple[object, ...]) -> None:
-    assert policy_of(None, steps, seconds) == First(policies=expected)
-
-
-def test_a_policy_is_taken_as_it_is_and_alone() -> None:
-    policy = EveryEpoch()
-    assert policy_of(policy, None, None) is policy
-    for steps, seconds in ((1, None), (None, 1.0), (1, 1.0)):
-        with pytest.raises(UsageError, match="either a policy or every_steps and every_s"):
-            policy_of(policy, steps, seconds)
-
-
-@pytest.mark.parametrize(
-    ("steps", "seconds", "told"),
-    [
-        (0, None, "every_steps must be 1 or more, got 0"),
-        (-1, None, "every_steps must be 1 or more, got -1"),
-        (None, 0, "every_s must be more than 0 seconds, got 0"),
-        (None, -1.0, "every_s must be more than 0"),
-        (None, float("nan"), "every_s must be more than 0"),
-    ],
-)
-def test_intervals_that_cannot_be_are_refused(steps: int | None, seconds: float | None, told: str) -> None:
-    with pytest.raises(UsageError, match=told):
-        policy_of(None, steps, seconds)
 
 
 def test_retention() -> None:

@@ -17,23 +17,24 @@ TREES = ("src", "tests", "demo", "bench")
 
 FLOORS = (  # a file imports its own room and lower floors, nothing else
     {"errors", "clock"},
-    {"records", "plugins", "data", "cgroup"},
+    {"records", "plugins", "data"},
+    {"cgroup"},
     {"events", "config", "perceive", "decide", "format", "storage"},
     {"live"},
     {"execute", "catalog", "recover"},
     {"saving", "resuming", "pruning", "settling", "release"},
-    {"assemble"},
-    {"opening"},
+    {"assemble", "policies", "past"},
+    {"opening", "asking"},
     {"background", "ram"},
-    {"taking", "planning"},
+    {"taking", "planning", "deciding"},
     {"run"},
-    {"returning"},
+    {"returning", "sensing"},
     {"doors", "functional", "metrics", "supervise", "web", "simulate"},
     {"exchange"},
     {"cli", "integrations"},
 )
 FLOOR = {room: height for height, rooms in enumerate(FLOORS, start=1) for room in rooms}
-TESTING_REACH = 5  # `testing` is for authors of stores, codecs and policies: it sees the stages, not the tellers
+TESTING_REACH = 6  # `testing` is for authors of stores, codecs and policies: it sees the stages, not the tellers
 STRANGERS = {"perceive", "decide", "execute", "catalog", "recover"}  # they meet in the tellers only
 PACKAGE = ("__init__.py", "__main__.py")  # the front door, above all floors
 
@@ -44,12 +45,7 @@ UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX)\b")
 
 # Allow-lists hold files, and rooms with a trailing slash.
 TORCH = (
-    "perceive/gradients.py",  # reads gradients before a step
-    "perceive/sample.py",  # a part of them
-    "perceive/stepping.py",  # torch's hook before a step
-    "perceive/late.py",  # values that are still on a device
-    "perceive/timing.py",  # durations on a device
-    "perceive/memory.py",  # the allocator of a device
+    "perceive/",  # gradients, and values that are still on a device
     "data.py",  # the sampler is torch's, and keyed augmentation seeds torch's generators
     "live/",  # the objects that training holds
     "format/typed_json.py",  # torch.Size, dtype and device are part of the state
@@ -90,6 +86,7 @@ BROAD_EXCEPT = (
     "execute/settler.py",  # a thread's end
     "perceive/notices.py",  # a signal handler of the user's, whose exception is kept for the step's end
     "run.py",  # the border that keeps our faults out of training
+    "deciding.py",  # the same
     "functional.py",  # a thread's end
 )
 PRINTING = ("cli/",)  # its output is for a person

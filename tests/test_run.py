@@ -44,7 +44,7 @@ def test_a_broken_policy_is_switched_off_and_training_goes_on(tmp_path: Path, an
     assert policy.asked == 3
     assert [event.what for event in told.of(Failed)] == ["the policy"] * 3
     assert [event.text for event in told.of(Note) if "switched off" in event.text] == [
-        "the policy failed three times and is switched off: only asked saves are made"
+        "the policy failed three times and is switched off"
     ]
     assert [(event.step, event.reason) for event in told.of(Committed)] == [(6, "by hand")]
 

@@ -11,8 +11,6 @@ from typing import Any
 
 import torch
 
-from mementum.decide.interval import EverySeconds, EverySteps
-from mementum.decide.policy import First, Policy
 from mementum.decide.retain import Retention
 from mementum.errors import UsageError
 from mementum.format.fields import INTEGER_MAX
@@ -28,7 +26,6 @@ OWN_LOOP = (
     "the loop is the program's own, so the place in the data is not kept: a resume begins the data at the place where "
     "this attempt began it; use run.steps"
 )
-DEFAULT_INTERVAL_S = 600.0  # ten minutes lost at the most, for about a second of saving in six hundred
 
 
 def components_of(
@@ -93,25 +90,6 @@ def _named(role: str, thing: Any, taken: Mapping[str, Any]) -> dict[str, Any]:
         if one is None:
             raise UsageError(f"{role}: {name!r} is None")
     return named
-
-
-def policy_of(policy: Policy | None, every_steps: int | None, every_s: float | None) -> Policy:
-    """The policy itself, or the intervals as one; ten minutes where nothing is said."""
-    if policy is not None:
-        if every_steps is not None or every_s is not None:
-            raise UsageError("give either a policy or every_steps and every_s")
-        if not callable(getattr(policy, "decide", None)):
-            raise UsageError(f"a policy has a method decide, got {policy!r}")
-        return policy
-    require_count("every_steps", every_steps)
-    if every_s is not None and not (isinstance(every_s, int | float) and every_s > 0):
-        raise UsageError(f"every_s must be more than 0 seconds, got {every_s!r}")
-    policies: list[Policy] = []
-    if every_steps is not None:
-        policies.append(EverySteps(steps=every_steps))
-    if every_s is not None:
-        policies.append(EverySeconds(seconds=every_s))
-    return First(policies=tuple(policies) or (EverySeconds(seconds=DEFAULT_INTERVAL_S),))
 
 
 def require_count(name: str, count: Any, *, least: int = 1) -> None:

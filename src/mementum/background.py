@@ -14,7 +14,7 @@ from mementum.catalog.rebuild import refresh
 from mementum.clock import Clock, timestamp
 from mementum.decide.retain import Retention, retain
 from mementum.errors import MementumError, StoreError, Superseded
-from mementum.events import Committed, Cost, Emit, Failed, Note, SaveSkipped
+from mementum.events import CameToNothing, Committed, Cost, Emit, Failed, Note, SaveSkipped
 from mementum.execute.attempts import key_of
 from mementum.execute.claim import let_go, require_newest
 from mementum.execute.ledger import Ledger
@@ -24,6 +24,7 @@ from mementum.execute.settler import SettleJob, Settler
 from mementum.execute.snapshot import Snapshot
 from mementum.execute.stills import Stills, Unsteady
 from mementum.execute.worker import SaveJob, Worker
+from mementum.format import vitals
 from mementum.opening import Opened
 from mementum.pruning import prune, sweep
 from mementum.records import Fact, Health, Manifest, Save, StoredFile, record
@@ -82,7 +83,7 @@ class Background:
         self._vanished = self._refused_told = False
         self._superseded: Superseded | None = None
         self._torn_save: Save | None = None  # of the newest copy that something overtook
-        self._skip_told = False
+        self._skip_told = self._unrecorded_told = False
         self._sweep_at_s = None if opened.attempt.sure else clock.monotonic() + SWEEP_AFTER_S
         self._worker = Worker(emit=emit)
 
@@ -136,6 +137,10 @@ class Background:
         if not self._worker.submit_fact(partial(self._append, kind, checkpoint, step, plain)):
             self._emit(Failed(what=f"a fact ({kind})", error="the queue is full: the disk is behind", kept="the saves"))
 
+    def record(self, chunk: bytes, written: Callable[[bool], None]) -> bool:
+        """Queue a chunk of recorded vitals; `written` is told what became of it. False if the queue is full."""
+        return self._worker.submit_fact(partial(self._record, chunk, written))
+
     def tidy(self) -> None:
         """Queue the removal that follows a save: where a kill cut the last one short, no further save repeats it."""
         self._worker.submit_fact(self._tidy)
@@ -173,6 +178,7 @@ class Background:
         """Nothing came of it."""
         snapshot.release()
         self.ledger.ended(snapshot.id, self._clock.monotonic(), None)
+        self._emit(CameToNothing(id=snapshot.id, step=snapshot.step))
 
     def _cancelled(self, snapshot: Snapshot) -> None:
         self._let_go(snapshot)
@@ -360,7 +366,7 @@ class Background:
             granularity=snapshot.save.granularity,
             health=Health.CLEAN,
             files=tuple(files),
-            decision={**snapshot.save.numbers, "blocked_s": snapshot.stood_still_s},
+            decision={**snapshot.save.numbers, "cause": snapshot.save.cause, "blocked_s": snapshot.stood_still_s},
             metrics=snapshot.metrics,
             memory={"rss": psutil.Process().memory_info().rss},
             debug_info=snapshot.debug_info,
@@ -369,6 +375,16 @@ class Background:
             code=self._lasting.code,
             user=self._lasting.user,
         )
+
+    def _record(self, chunk: bytes, written: Callable[[bool], None]) -> None:
+        try:
+            self._opened.store.append(vitals.key(self._opened.attempt.number), chunk)
+            written(True)
+        except StoreError as error:
+            written(False)
+            if not self._unrecorded_told:
+                self._unrecorded_told = True
+                self._emit(Failed(what="recording vital signs", error=error.message, kept="the checkpoints"))
 
     def _append(self, kind: str, checkpoint: str | None, step: int | None, values: Mapping[str, Any]) -> None:
         """Write a fact. One that cannot be written is told and given up: it must not stand in the way of a save."""

@@ -6,11 +6,13 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from mementum.assemble import components_of, exactness_of, fit_of, plain_fields, policy_of, retention_of
+from mementum.asking import UNSAID, Asked, Unsaid, asked_of
+from mementum.assemble import components_of, exactness_of
 from mementum.background import Background, Lasting
 from mementum.clock import Clock, SystemClock
+from mementum.config.loading import Source
 from mementum.decide.policy import Policy
-from mementum.decide.retain import Retention
+from mementum.deciding import Deciding
 from mementum.errors import UsageError
 from mementum.events import Emit, Emitter, Failed, Note
 from mementum.execute import origin
@@ -18,37 +20,17 @@ from mementum.execute.capture import BlockingCapture, Capture, Slots
 from mementum.execute.overlap import OverlappedCapture
 from mementum.execute.plan import RAW
 from mementum.execute.structure import Reader
-from mementum.format import codec as codecs
 from mementum.format import context as contexts
 from mementum.live import feeds
 from mementum.live.component import Component
-from mementum.live.fitting import Fit
 from mementum.opening import Opened, open_task, root_folder
+from mementum.perceive.costs import Costs
+from mementum.policies import not_kept
 from mementum.ram import ChosenSlots, Salvaged, claim_of, describe, key_of, snapshot_of
-from mementum.records import record
 from mementum.returning import Back, begin
-from mementum.run import Run
+from mementum.run import Beginning, Run
+from mementum.sensing import planned, watchers
 from mementum.taking import Taker
-
-KEEP_LAST = 10  # checkpoints; enough to go back behind a divergence that was seen late, and the disk does not fill
-
-
-@record
-class Asked:
-    """What the caller wants, checked."""
-
-    policy: Policy
-    retention: Retention
-    codec: str
-    capture: str
-    verify_capture: bool
-    slots: int
-    write_rate: float | None
-    resume: str
-    raise_failures: bool
-    user: Mapping[str, Any]
-    fit: Fit
-    takeover: bool
 
 
 def open_run(
@@ -61,22 +43,23 @@ def open_run(
     scaler: Any = None,
     data: Any = None,
     state: Mapping[str, Any] | None = None,
+    config: Source = None,
     every_steps: int | None = None,
     every_s: float | None = None,
     policy: Policy | None = None,
-    keep_last: int | None = KEEP_LAST,
-    keep_every_steps: int | None = None,
-    codec: str = "raw",
-    capture: Literal["overlapped", "blocking"] = "overlapped",
-    verify_capture: bool = False,
-    slots: Literal[0, 2, 3] = 3,
-    write_rate: float | None = None,
+    keep_last: int | Unsaid | None = UNSAID,
+    keep_every_steps: int | Unsaid | None = UNSAID,
+    codec: str | Unsaid = UNSAID,
+    capture: Literal["overlapped", "blocking"] | Unsaid = UNSAID,
+    verify_capture: bool | Unsaid = UNSAID,
+    slots: Literal[0, 2, 3] | Unsaid = UNSAID,
+    write_rate: float | Unsaid | None = UNSAID,
     resume: Literal["auto", "never", "must"] = "auto",
-    fit: Literal["strict", "partial"] = "strict",
+    fit: Literal["strict", "partial"] | Unsaid = UNSAID,
     rename: Mapping[str, str] | None = None,
-    lr_wins: Literal["stored", "new"] = "stored",
+    lr_wins: Literal["stored", "new"] | Unsaid = UNSAID,
     takeover: bool = False,
-    on_error: Literal["tell", "raise"] = "tell",
+    on_error: Literal["tell", "raise"] | Unsaid = UNSAID,
     on_event: Emit | Sequence[Emit] = (),
     user: Mapping[str, Any] | None = None,
     clock: Clock | None = None,
@@ -87,8 +70,12 @@ def open_run(
     data: the loader, so that what it can tell of its position is known before the run.
     state: further things by name: anything with `state_dict()` and `load_state_dict()`, random generators, dicts,
         lists, sets and tensors (restored in place). Plain values live in `run.values`.
-    every_steps, every_s: save at this interval (both: whichever comes first; neither: ten minutes); or `policy`.
-    keep_last: how many of the newest checkpoints stay (None: all); keep_every_steps: multiples of it stay too.
+    config: a preset's name (`pretrain`, `finetune`, `rlhf`, `inference`), a YAML file or a mapping: see docs/config.md,
+        also for what holds where nothing is said. An argument that is given here wins over it.
+    every_steps, every_s: save at this interval (both: whichever comes first); or `policy`. Neither: when what would be
+        lost on average has grown to what a save costs. A notice that the process will be stopped saves in any case.
+    keep_last: how many of the newest checkpoints stay (None: all); keep_every_steps: multiples of it
+        stay too.
     codec: of optimizer state on disk: `raw`, `zstd:1`, `planes+zstd:1`. A checkpoint lands raw; it is compressed later,
         when the processor has nothing else to do. Weights are always raw.
     capture: `overlapped` copies beside the next step's forward and backward pass; `blocking` copies before it goes on.
@@ -109,25 +96,31 @@ def open_run(
     Raises UsageError or UnsupportedState before anything is written; TaskInUse if a living process trains the task;
     NothingToResume; StateMismatch if what was stored does not fit (nothing is changed then).
     """
-    _require(resume=(resume, ("auto", "never", "must")), on_error=(on_error, ("tell", "raise")))
-    _require(capture=(capture, ("overlapped", "blocking")))
-    _require_plain(verify_capture, write_rate, slots)
-    asked = Asked(
-        policy=policy_of(policy, every_steps, every_s),
-        retention=retention_of(keep_last, keep_every_steps),
-        codec=codecs.check(codec),
-        capture=capture,
-        verify_capture=verify_capture,
-        slots=slots,
-        write_rate=write_rate,
+    asked = asked_of(
+        config,
+        {
+            "keep_last": keep_last,
+            "keep_every_steps": keep_every_steps,
+            "codec": codec,
+            "capture": capture,
+            "verify_capture": verify_capture,
+            "slots": slots,
+            "write_rate": write_rate,
+            "fit": fit,
+            "lr_wins": lr_wins,
+            "on_error": on_error,
+        },
+        every_steps=every_steps,
+        every_s=every_s,
+        policy=policy,
         resume=resume,
-        raise_failures=on_error == "raise",
-        user=plain_fields(user),
-        fit=fit_of(fit, rename, lr_wins),
+        rename=rename,
         takeover=takeover,
+        user=user,
     )
+    emitter = _emitter(on_event)
     components = components_of(model=model, optimizer=optimizer, scheduler=scheduler, scaler=scaler, state=state)
-    return _open(root, task, asked, components, data, clock or SystemClock(), _emitter(on_event))
+    return _open(root, task, asked, components, data, clock or SystemClock(), emitter)
 
 
 def _open(
@@ -137,7 +130,7 @@ def _open(
     components: Sequence[Component],
     data: Any,
     clock: Clock,
-    emit: Emit,
+    emit: Emitter,
 ) -> Run:
     feed = feeds.feed_for(data) if data is not None else None
     trees = Reader(codec=RAW).read(components).components
@@ -160,7 +153,7 @@ def _run(
     feed: feeds.Feed | None,
     lasting: Lasting,
     clock: Clock,
-    emit: Emit,
+    emit: Emitter,
 ) -> Run:
     folder = root_folder(root)
     back = begin(opened, folder, components, feed, lasting, resume=asked.resume, fit=asked.fit, clock=clock, emit=emit)
@@ -172,9 +165,10 @@ def _run(
     if resumed is not None and resumed.left_out:
         emit(Note(text=f"step {resumed.step} was loaded in part: {len(resumed.left_out)} things were left out"))
     background = _background(opened, asked, back, lasting, clock, emit)
-    slots = ChosenSlots(key_of(folder, opened.task), wanted=asked.slots, emit=emit)
+    slots = ChosenSlots(key_of(folder, opened.task), wanted=asked.settings.slots, emit=emit)
     capture = _capture(asked, components, slots, clock, emit)
     capture.note(components)
+    deciding = _deciding(asked, components, opened, background, beginning, capture, clock, emit)
     taker = Taker(
         capture=capture,
         components=components,
@@ -191,13 +185,52 @@ def _run(
         feed=feed,
         exactness=exactness,
         taker=taker,
-        policy=asked.policy,
+        deciding=deciding,
         background=background,
         beginning=beginning,
-        raise_failures=asked.raise_failures,
+        raise_failures=asked.settings.on_error == "raise",
         clock=clock,
         emit=emit,
     )
+
+
+def _deciding(
+    asked: Asked,
+    components: Sequence[Component],
+    opened: Opened,
+    background: Background,
+    beginning: Beginning,
+    capture: Capture,
+    clock: Clock,
+    emit: Emitter,
+) -> Deciding:
+    """What watches the run and decides, on from where the last attempt was."""
+    for note in asked.notes:
+        emit(Note(text=note))
+    size = capture.size
+    watched = watchers(
+        asked.settings,
+        components,
+        opened,
+        size=size,
+        begun=beginning.step,
+        alarm=lambda alarm: deciding.alarm(alarm),
+        clock=clock,
+        emit=emit,
+    )
+
+    def tell(kind: str, step: int | None, values: Mapping[str, Any]) -> None:
+        background.tell(kind, step=step, values=values)
+
+    deciding = Deciding(
+        asked.policy, watched, tell=tell, append=background.record, clock=clock, emit=emit, step=beginning.step
+    )
+    if beginning.perceived is not None:
+        deciding.apply(beginning.perceived)
+    for sentence in not_kept(asked.settings, Costs(planned(asked.settings, size)).every()):
+        emit(Note(text=sentence))
+    emit.add(deciding.hear)
+    return deciding
 
 
 def _background(opened: Opened, asked: Asked, back: Back, lasting: Lasting, clock: Clock, emit: Emit) -> Background:
@@ -207,8 +240,8 @@ def _background(opened: Opened, asked: Asked, back: Back, lasting: Lasting, cloc
     background = Background(
         opened=opened,
         retention=asked.retention,
-        write_rate=asked.write_rate,
-        settle_with=None if asked.codec == RAW else asked.codec,
+        write_rate=asked.settings.write_rate,
+        settle_with=None if asked.settings.codec == RAW else asked.settings.codec,
         lasting=lasting,
         seq=back.seq,
         saved_seq=back.saved_seq,
@@ -252,7 +285,7 @@ def _capture(asked: Asked, components: Sequence[Component], slots: Slots, clock:
     def failed(why: str) -> None:
         emit(Failed(what="finishing a snapshot in memory", error=why, kept="the save, and the checkpoints"))
 
-    if asked.capture == "blocking":
+    if asked.settings.capture == "blocking":
         return BlockingCapture(codec=RAW, slots=slots, reuse_frozen=True)
     capture = OverlappedCapture(
         codec=RAW,
@@ -260,7 +293,7 @@ def _capture(asked: Asked, components: Sequence[Component], slots: Slots, clock:
         clock=clock,
         slots=slots,
         reuse_frozen=True,
-        verify=asked.verify_capture,
+        verify=asked.settings.verify_capture,
         give_up=give_up,
         failed=failed,
     )
@@ -268,21 +301,6 @@ def _capture(asked: Asked, components: Sequence[Component], slots: Slots, clock:
         names = ", ".join(capture.unhooked)
         emit(Note(text=f"{names}: its step does not call torch's hooks, so its state is copied while the loop waits"))
     return capture
-
-
-def _require(**choices: tuple[str, tuple[str, ...]]) -> None:
-    for name, (value, allowed) in choices.items():
-        if value not in allowed:
-            raise UsageError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
-
-
-def _require_plain(verify_capture: Any, write_rate: Any, slots: Any) -> None:
-    if not isinstance(verify_capture, bool):
-        raise UsageError(f"verify_capture is True or False, got {verify_capture!r}")
-    if write_rate is not None and (type(write_rate) not in (int, float) or not write_rate > 0):
-        raise UsageError(f"write_rate is a number of bytes a second, got {write_rate!r}")
-    if type(slots) is not int or slots not in (0, 2, 3):
-        raise UsageError(f"slots must be 3, 2 or 0, got {slots!r}")
 
 
 def _emitter(on_event: Emit | Sequence[Emit]) -> Emitter:

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import Literal
 
-from mementum.records import record
+from mementum.records import Alarm, Notice, record
 
 logger = logging.getLogger("mementum")
 
@@ -42,6 +42,40 @@ class Committed:
     reason: str
     blocked_s: float
     durable_s: float
+
+
+@record
+class SnapshotKept:
+    """A snapshot stays in shared memory, where it outlives the process; it is written to no disk."""
+
+    id: str
+    step: int
+    reason: str
+    blocked_s: float
+    snapshot_s: float
+
+
+@record
+class CameToNothing:
+    """A save that was begun is over, and there is no checkpoint of it; another event says why."""
+
+    id: str
+    step: int
+
+
+@record
+class Alarmed:
+    """A vital sign is out of its limits, or no step has ended for too long."""
+
+    alarm: Alarm
+
+
+@record
+class Noticed:
+    """Somebody has said that the process will be stopped, or has asked for a save."""
+
+    step: int
+    notice: Notice
 
 
 @record
@@ -120,7 +154,21 @@ class Note:
 
 
 Event = (
-    PhaseBegan | PhaseEnded | Committed | Cost | Settled | Removed | Swept | SaveSkipped | Failed | PassedOver | Note
+    PhaseBegan
+    | PhaseEnded
+    | Committed
+    | Cost
+    | SnapshotKept
+    | CameToNothing
+    | Alarmed
+    | Noticed
+    | Settled
+    | Removed
+    | Swept
+    | SaveSkipped
+    | Failed
+    | PassedOver
+    | Note
 )
 Emit = Callable[[Event], None]
 
@@ -130,6 +178,10 @@ class Emitter:
 
     def __init__(self, listeners: tuple[Emit, ...] = ()) -> None:
         self._listeners = list(listeners)
+
+    def add(self, listener: Emit) -> None:
+        """One more listener, who is told first."""
+        self._listeners.insert(0, listener)
 
     def __call__(self, event: Event) -> None:
         _log(event)
@@ -155,6 +207,10 @@ def _log(event: Event) -> None:
             logger.warning("no save at step %d: %s", event.step, event.reason)
         case Note():
             logger.warning("%s", event.text)
+        case Alarmed():
+            logger.warning("alarm at step %d: %s", event.alarm.step, event.alarm.text)
+        case Noticed():
+            logger.warning("%s at step %d", event.notice.source, event.step)
         case Committed():
             logger.info("step %d saved as %s (%s)", event.step, event.id, event.reason)
         case Settled():

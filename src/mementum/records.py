@@ -119,9 +119,10 @@ class Standing:
     since_s: float  # work at risk: since the newest state that outlives this loss was taken
     since_steps: int
     cost_s: float  # lost to one save, measured; planned before the first
-    size: int  # bytes that it writes
-    rate: float  # of failures that only this reach outlives
-    exposure_s: float  # the integral of rate(t) (t - last) dt since then: expected seconds lost so far
+    durable_s: float = 0.0  # from its beginning until the state outlives the loss
+    size: int = 0  # bytes that it writes
+    rate: float = 0.0  # of failures that only this reach outlives
+    exposure_s: float = 0.0  # the integral of rate(t) (t - last) dt since then: expected seconds lost so far
     in_flight: bool = False
 
 

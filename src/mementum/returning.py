@@ -203,6 +203,7 @@ def _put_all_back(
         iterating=context["iterating"],
         partial=fit.partial,
         values=context["values"],
+        perceived=context.get("perceived"),
     )
 
 

@@ -12,17 +12,18 @@ from typing import Any
 from mementum.assemble import NO_DATA, OWN_LOOP, held, is_text, number, require_count, step_number
 from mementum.background import Background
 from mementum.clock import Clock
-from mementum.decide.policy import Policy, save_of
+from mementum.deciding import Deciding
 from mementum.errors import SaveFailed, StateMismatch, UsageError
 from mementum.events import Emit, Failed, Note, SaveSkipped
 from mementum.live import feeds, rng
 from mementum.opening import Opened
-from mementum.records import Exactness, Resumed, Save, Situation, record
+from mementum.perceive.situation import Told
+from mementum.records import Exactness, Resumed, Save, record
 from mementum.taking import Moment, Taker
 
 RECENT = 10  # steps whose metrics go into a manifest as `debug_info`
+NOTICE = "notice"  # the cause of a save before the process is stopped
 CLOSE_WAIT_S = 600.0  # for the last save to become durable; a disk that needs longer is reported, not waited for
-FAULTS_MAX = 3  # of the policy; then it is switched off, and that is said
 
 
 @record
@@ -36,6 +37,7 @@ class Beginning:
     partial: bool = False  # whether what does not fit is left out
     iterating: bool = False  # whether the data had an iterator when the state was saved
     values: Mapping[str, Any]
+    perceived: Mapping[str, Any] | None = None  # what was remembered of the run's vital signs
 
 
 class Run:
@@ -53,7 +55,7 @@ class Run:
         feed: feeds.Feed | None,
         exactness: Exactness,
         taker: Taker,
-        policy: Policy,
+        deciding: Deciding,
         background: Background,
         beginning: Beginning,
         raise_failures: bool,
@@ -64,7 +66,7 @@ class Run:
         self._values: dict[str, Any] = dict(beginning.values)
         self.resumed = beginning.resumed
         self.exactness = exactness
-        self._opened, self._taker, self._policy = opened, taker, policy
+        self._opened, self._taker, self._deciding = opened, taker, deciding
         self._feed, self._background, self._clock, self._emit = feed, background, clock, emit
         self._raise_failures, self._partial = raise_failures, beginning.partial
         self._rng, self._feed_tree, self._iterating = beginning.rng, beginning.feed, beginning.iterating
@@ -76,8 +78,8 @@ class Run:
         self._left = False  # whether the loop was left in a step's body
         self._unusable: set[str] = set()  # names of metrics that were told to be no numbers
         self._recorded_step: int | None = None
-        self._since_step, self._since_s = beginning.step, clock.monotonic()
-        self._policy_faults = 0
+        self._events: list[str] = []  # that the program told in this step
+        self._total: int | None = None
         self._closed = False
         self._pid = os.getpid()  # a fork copies the run, and leaves its worker and its lock behind
 
@@ -111,7 +113,7 @@ class Run:
         require_count("total", total, least=0)
         require_count("epochs", epochs, least=0)
         require_count("accumulate", accumulate)
-        self._stepped = True
+        self._stepped, self._total = True, total
         kept = tuple(reason for reason in self.exactness.reasons if reason != OWN_LOOP)
         self.exactness = replace(self.exactness, reasons=kept)
         return self._steps(self._attach(data), total, epochs, accumulate)
@@ -138,7 +140,9 @@ class Run:
                     self._in_body, self._left = False, True
                     raise
                 self._in_body = False
-                self._save_if_pending()
+                self._end_step()
+                if self._closed:  # as a notice wanted it
+                    return
             empty = 0 if self.step > before else empty + 1
             if empty > 1:  # once is the end of the epoch in which the run was interrupted
                 raise UsageError("the data yields no batches", next_command="look at the loader and its sampler")
@@ -208,12 +212,21 @@ class Run:
                 self.exactness = replace(self.exactness, reasons=(*self.exactness.reasons, OWN_LOOP))
                 self._emit(Note(text=f"a resume will be {self.exactness}"))
         first, self._recorded_step = self._recorded_step is None, self.step
-        self._recent.append({"step": self.step, **{name: held(value) for name, value in metrics.items()}})
-        self._pending = self._decide() or self._pending or self._background.take_torn()
+        row = {name: held(value) for name, value in metrics.items()}
+        self._recent.append({"step": self.step, **row})
+        decided = self._deciding.after_step(self._told(row))
+        self._pending = decided or self._pending or self._background.take_torn()
         if first and self._pending is None:
             self._warm_up()
         if not self._in_body:
-            self._save_if_pending()
+            self._end_step()
+
+    def event(self, name: str) -> None:
+        """Tell that something has happened in this step (`run.event("new best")`), for policies that save then."""
+        self._require_open()
+        if not (isinstance(name, str) and name and is_text(name)):
+            raise UsageError(f"an event has a name, got {name!r}")
+        self._events.append(name)
 
     def save(self, reason: str = "asked by the program") -> None:
         """Save at the end of this step's body, or at once outside of `steps`."""
@@ -227,7 +240,9 @@ class Run:
     def metrics(self, step: int, **values: Any) -> None:
         """Tell metrics of an earlier step that came late (an evaluation). They go to the journal, not to a manifest."""
         self._require_open()
-        self._background.tell("metrics", step=step_number(step), values=self._plain(values))
+        plain = self._plain(values)
+        self._background.tell("metrics", step=step_number(step), values=plain)
+        self._deciding.evaluated(plain)
 
     def wait(self, timeout_s: float = CLOSE_WAIT_S) -> bool:
         """Wait until every save so far is durable or has failed; False if that takes longer."""
@@ -247,25 +262,17 @@ class Run:
                 next_command="record, save and wait in the process that opened the run",
             )
 
-    def _decide(self) -> Save | None:
-        if self._policy_faults >= FAULTS_MAX:
-            return None
-        try:
-            situation = Situation(
-                step=self.step,
-                epoch=self.epoch,
-                ends_epoch=self.ends_epoch,
-                since_save_steps=self.step - self._since_step,
-                since_save_s=self._clock.monotonic() - self._since_s,
-                saves_in_flight=self._background.saves_in_flight,
-            )
-            return save_of(self._policy.decide(situation))
-        except Exception as error:  # the border that keeps our faults out of training
-            self._policy_faults += 1
-            self._fault("the policy", error)
-            if self._policy_faults == FAULTS_MAX:
-                self._emit(Note(text="the policy failed three times and is switched off: only asked saves are made"))
-            return None
+    def _told(self, metrics: Mapping[str, Any]) -> Told:
+        events, self._events = tuple(self._events), []
+        return Told(
+            step=self.step,
+            epoch=self.epoch,
+            ends_epoch=self.ends_epoch,
+            saves_in_flight=self._background.saves_in_flight,
+            metrics=metrics,
+            total_steps=self._total,
+            events=events,
+        )
 
     # Saving.
 
@@ -275,13 +282,23 @@ class Run:
         except Exception as error:  # the border: the first save will take longer, or say what is wrong
             self._fault("making ready for the first save", error)
 
+    def _end_step(self) -> None:
+        """A step is over. Save what is decided; if the process is to be stopped, a save has come before that."""
+        stopping = self._deciding.is_stopping
+        if stopping and (self._pending is None or self._pending.cause != NOTICE):
+            self._pending = self._deciding.urgent(self._told({})) or self._pending
+        self._save_if_pending()
+        if stopping and self._deciding.has_put_off:
+            self.close(why="told to stop")
+
     def _save_if_pending(self) -> None:
         save, self._pending = self._pending, None
         if save is None:
             return
         try:
-            self._since_step, self._since_s = self.step, self._clock.monotonic()
-            self._taker.take(save, self._moment, self.step)
+            id = self._taker.take(save, self._moment, self.step)
+            if id is not None:
+                self._deciding.taken(id, save, self.step)
         except Exception as error:  # the same border: a state that cannot be captured must not end the training
             self._fault(f"the capture of step {self.step}", error)
             if self._raise_failures:
@@ -297,6 +314,7 @@ class Run:
             feed=feeds.tree_of(self._feed) if self._feed is not None else self._feed_tree,
             recent=tuple(self._plain(row) for row in self._recent),
             exactness=self.exactness.reasons,
+            perceived=self._deciding.state(),
         )
 
     def _plain(self, row: Mapping[str, Any]) -> dict[str, Any]:
@@ -328,14 +346,17 @@ class Run:
                 self._save_last()
                 self._background.tidy()
             self._background.drain(CLOSE_WAIT_S)
+            self._deciding.close()
             self._taker.ledger.close()
             self._background.tell("ended", step=self.step, values={"why": why})
             if not self._background.close(CLOSE_WAIT_S):
                 late = f"still writing after {CLOSE_WAIT_S:.0f} s"
                 self._emit(Failed(what="closing", error=late, kept="older checkpoints"))
         finally:
+            self._deciding.close()
             self._taker.close()
             self._opened.close()
+            self._deciding.let_go()  # what a signal would have done
         failure = self._background.take_failure() if self._raise_failures else None
         if failure is not None:
             raise SaveFailed("a save in the background failed", kept="older checkpoints") from failure

@@ -8,18 +8,19 @@ from typing import Any
 
 from mementum.background import Background, Lasting
 from mementum.clock import Clock, timestamp
-from mementum.events import Emit, Note, PhaseBegan, PhaseEnded, SaveSkipped
+from mementum.events import CameToNothing, Cost, Emit, Note, PhaseBegan, PhaseEnded, SaveSkipped, SnapshotKept
 from mementum.execute import head as heads
 from mementum.execute.capture import Capture, Captured
 from mementum.execute.commit import new_id
 from mementum.execute.ledger import Ledger
-from mementum.execute.snapshot import Label, Snapshot
+from mementum.execute.snapshot import Image, Label, Snapshot
 from mementum.execute.standing import StandingCapture
 from mementum.format import context as contexts
 from mementum.format import typed_json
 from mementum.live.component import Component
-from mementum.records import Save, record
+from mementum.records import Granularity, Reach, Save, record
 
+WEIGHTS_FILE = ".safetensors"  # how the names of files end that hold weights alone
 DIRECT_WAIT_S = 3600.0  # for a disk that takes the state straight from the live tensors, while the loop stands still
 REPEATED = "interval"  # the cause of saves that may as well be a step later, if the structure has just changed
 
@@ -36,6 +37,7 @@ class Moment:
     feed: Mapping[str, Any] | None
     recent: tuple[Mapping[str, Any], ...]
     exactness: tuple[str, ...]
+    perceived: Mapping[str, Any] | None = None  # what is remembered of the vital signs, nobody changes it any more
 
     @property
     def metrics(self) -> dict[str, Any]:
@@ -82,8 +84,9 @@ class Taker:
         self._standing, self._standing_told = StandingCapture(), False
         self._planned: tuple[object, object, bytes] = (None, None, b"")
 
-    def take(self, save: Save, moment: Callable[[], Moment], step: int) -> None:
-        """Copy the state, and queue it. What goes wrong is raised; a save without memory is skipped, and told."""
+    def take(self, save: Save, moment: Callable[[], Moment], step: int) -> str | None:
+        """Copy the state, and queue it, or keep it where it is if it is for the loss of the process alone. The save's
+        id. What goes wrong is raised; a save without memory is skipped, and told: None."""
         began_s = self._clock.monotonic()
         id = new_id(self._clock.now())
         self._emit(PhaseBegan(phase="capture", id=id))
@@ -102,10 +105,31 @@ class Taker:
             self._emit(PhaseEnded(phase="capture", id=id, duration_s=self._clock.monotonic() - began_s))
         if snapshot is None or captured is None:
             self._emit(SaveSkipped(step=step, reason="no memory is free: the disk is behind"))
-            return
+            return None
+        if save.reach is Reach.PROCESS and not captured.holds_up:
+            kept = snapshot
+            captured.then(lambda: self._keep(kept))
+            return id
         self._background.submit(snapshot)
         if captured.holds_up:
             self._background.drain(DIRECT_WAIT_S)
+        return id
+
+    def _keep(self, snapshot: Snapshot) -> None:
+        """The copy has ended and is sealed: it stays in shared memory until a newer one needs its place."""
+        try:
+            torn = snapshot.outcome()
+        finally:
+            snapshot.release()
+        cost: Cost | None = None
+        if torn is not None:
+            self._emit(SaveSkipped(step=snapshot.step, reason=torn))
+            self._emit(CameToNothing(id=snapshot.id, step=snapshot.step))
+        else:
+            told = {"id": snapshot.id, "step": snapshot.step, "blocked_s": snapshot.stood_still_s}
+            self._emit(SnapshotKept(reason=snapshot.save.reason, snapshot_s=snapshot.snapshot_s, **told))  # type: ignore[arg-type]
+            cost = Cost(lost_s=None, snapshot_s=snapshot.snapshot_s, durable_s=snapshot.snapshot_s, written=0, **told)  # type: ignore[arg-type]
+        self.ledger.ended(snapshot.id, self._clock.monotonic(), cost)
 
     def warm(self) -> None:
         """Make ready for the first save."""
@@ -134,11 +158,12 @@ class Taker:
         self, id: str, save: Save, moment: Callable[[], Moment], captured: Captured, began_s: float
     ) -> Snapshot:
         now = moment()
+        images, components = _parts(save.granularity, captured)
         # What the program may change is encoded now; the rest is rendered on another thread.
         fields = {
             "step": now.step,
             "epoch": now.epoch,
-            "components": dict(captured.components),
+            "components": components,
             "rng": now.rng,
             "iterating": now.iterating,
             "feed": None
@@ -146,6 +171,8 @@ class Taker:
             else typed_json.Encoded(data=typed_json.encode(dict(now.feed), path="$.feed")),
             "values": typed_json.Encoded(data=typed_json.encode(dict(now.values), path="$.values")),
         }
+        if now.perceived is not None:
+            fields["perceived"] = now.perceived
         context = Once(lambda: contexts.render(fields))
         seq, time = self._background.next_seq(), timestamp(self._clock.now())
         snapshot = Snapshot(
@@ -155,7 +182,7 @@ class Taker:
             epoch=now.epoch,
             time=time,
             save=save,
-            images=captured.images,
+            images=images,
             context=context,
             debug_info=now.recent,
             metrics=now.metrics,
@@ -176,6 +203,8 @@ class Taker:
         stills = self._background.stills.proved(snapshot.images)
         if stills is None:
             return None
+        if snapshot.save.granularity is not Granularity.FULL:
+            return None  # the slot would be taken for one that an exact resume can use
         told = heads.Told(
             task=self._task,
             id=snapshot.id,
@@ -200,3 +229,13 @@ class Taker:
             planned = heads.render_plan(layouts, stills)
             self._planned = (layouts, stills, planned)
         return heads.render(told, planned, snapshot.context())
+
+
+def _parts(granularity: Granularity, captured: Captured) -> tuple[tuple[Image, ...], dict[str, Mapping[str, object]]]:
+    """The files and components that a save of this granularity has. Weights and optimizer are all there is but a few
+    kilobytes, so such a save has those too; the essentials are among the weights."""
+    if granularity not in (Granularity.WEIGHTS, Granularity.ESSENTIALS):
+        return captured.images, dict(captured.components)
+    images = tuple(image for image in captured.images if image.layout.name.endswith(WEIGHTS_FILE))
+    left_out = {placed.component for image in captured.images if image not in images for placed in image.layout.placed}
+    return images, {name: held for name, held in captured.components.items() if name not in left_out}

@@ -29,7 +29,7 @@ def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def change(**fields: Any) -> None:
         wanted = {"host_available": 8 * GIB, "shm_size": 8 * GIB, "shm_free": 8 * GIB, "shm_usable": True} | fields
-        monkeypatch.setattr("mementum.execute.room.look", lambda: Room(shm_folder=str(shm), **wanted))
+        monkeypatch.setattr("mementum.execute.room.look", lambda **where: Room(shm_folder=str(shm), **wanted))
 
     change()
     return change

@@ -99,7 +99,7 @@ def test_no_leave_to_write(diagnosed: Any, root: Path, monkeypatch: pytest.Monke
     code, findings = diagnosed(root)
     found = of_kind(findings, "permission")
     assert (code, found["next"]) == (1, f"ls -ld {root}")
-    assert "this user may not write in 4 folders" in found["what"]
+    assert "this user may not write in 5 folders" in found["what"]
 
 
 def test_no_leave_to_look(diagnosed: Any, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

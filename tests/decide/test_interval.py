@@ -33,7 +33,7 @@ def test_steps_and_seconds_do_not_mix() -> None:
 
 def test_epochs() -> None:
     assert EveryEpoch().decide(NOW) is None
-    assert EveryEpoch().decide(replace(NOW, ends_epoch=True)) == Save(reason="the end of epoch 2")
+    assert EveryEpoch().decide(replace(NOW, ends_epoch=True)) == Save(reason="the end of epoch 2", cause="epoch")
 
 
 def test_intervals_ask_for_what_resumes_exactly() -> None:

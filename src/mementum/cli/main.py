@@ -81,6 +81,55 @@ def show(root: Root, address: One = None, as_json: AsJson = False) -> None:
 
 
 @app.command()
+def why(
+    root: Root,
+    address: Annotated[
+        str,
+        typer.Argument(
+            metavar="ADDRESS", help="TASK@SEL or @SEL, as for show; or TASK@STEP of a step that was not saved."
+        ),
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Say why a checkpoint was saved, or why none was at a step, and what was seen there."""
+    with told(as_json):
+        from mementum.cli.explaining import why as work
+
+        code = work(root, address, as_json=as_json)
+    raise typer.Exit(code)
+
+
+@app.command()
+def trace(
+    root: Root,
+    task: Annotated[str | None, typer.Argument(metavar="TASK", help="Without it: the only task of the root.")] = None,
+    attempt: Annotated[
+        int | None,
+        typer.Option("--attempt", metavar="N", help="This attempt only. Without it: of each step the newest."),
+    ] = None,
+    every: Annotated[
+        int | None, typer.Option("--every", metavar="N", help="Every Nth row. Without it the table is made to fit.")
+    ] = None,
+    first: Annotated[int | None, typer.Option("--from", metavar="STEP", help="From this step on.")] = None,
+    last: Annotated[int | None, typer.Option("--to", metavar="STEP", help="Up to this step.")] = None,
+    newest: Annotated[int | None, typer.Option("--last", metavar="N", help="The newest N rows only.")] = None,
+    csv: Annotated[bool, typer.Option("--csv", help="Print all columns as CSV.")] = False,
+    plot: Annotated[
+        str | None, typer.Option("--plot", metavar="FILE", help="Draw a PNG. The file must not be there yet.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the vital signs that a task's attempts have recorded, with saves and alarms."""
+    with told(as_json):
+        from mementum.cli.tracing import Words
+        from mementum.cli.tracing import trace as work
+
+        words = Words(attempt=attempt, every=every, first=first, last=last, newest=newest, csv=csv, plot=plot)
+        code = work(root, task, words, as_json=as_json)
+    raise typer.Exit(code)
+
+
+@app.command()
 def verify(
     root: Root,
     address: Several = None,
@@ -253,6 +302,53 @@ def import_(
         from mementum.cli.exchanging import import_source as work
 
         code = work(source, to=to, task=task, optimizer=optimizer, as_json=as_json)
+    raise typer.Exit(code)
+
+
+config = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Show, describe and check configurations: YAML files and presets.",
+)
+app.add_typer(config, name="config")
+Configuration = Annotated[
+    str, typer.Argument(metavar="FILE", help="A YAML file, or a preset: pretrain, finetune, rlhf, inference.")
+]
+
+
+@config.command("show")
+def config_show(
+    source: Annotated[
+        str | None,
+        typer.Argument(metavar="FILE", help="A YAML file, or a preset. Without it: what holds if nothing is said."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print the effective settings as YAML, each with where it is from, and what becomes of keys without effect."""
+    with told(as_json):
+        from mementum.cli.configuring import show as work
+
+        code = work(source, as_json=as_json)
+    raise typer.Exit(code)
+
+
+@config.command("schema")
+def config_schema() -> None:
+    """Print the JSON schema of a configuration, which editors complete and check by."""
+    with told(True):
+        from mementum.cli.configuring import describe as work
+
+        code = work()
+    raise typer.Exit(code)
+
+
+@config.command("check")
+def config_check(source: Configuration, as_json: AsJson = False) -> None:
+    """Tell everything that is wrong with a configuration."""
+    with told(as_json):
+        from mementum.cli.configuring import check as work
+
+        code = work(source, as_json=as_json)
     raise typer.Exit(code)
 
 

@@ -30,7 +30,7 @@ ROOM = 2  # checkpoints that must fit beside what is there: one is written befor
 CATALOG_SIZE_MAX = 1 << 30  # a catalog of a million checkpoints; what is larger is not copied only to be looked at
 WAL, JOURNAL = "-wal", "-journal"
 CATALOG_FILES = (NAME, f"{NAME}{WAL}", f"{NAME}-shm", f"{NAME}{JOURNAL}")
-OURS_IN_A_TASK = ("attempts/", "journal/", "facts/")
+OURS_IN_A_TASK = ("attempts/", "journal/", "facts/", "vitals/")
 
 
 def holder(scanned: Scanned) -> Finding:

@@ -101,6 +101,7 @@ class Captured:
     waited_s: Callable[[], float] = field(default=lambda: 0.0)
     copied_at_s: Callable[[], float] = field(default=lambda: 0.0)
     holds_up: bool = False
+    then: Callable[[Callable[[], None]], None] = field(default=lambda work: work())  # once copied, and after `seal`
 
 
 @record
@@ -136,6 +137,11 @@ class Capture(Protocol):
         """Look at the state without a copy, so that what stays as it is until the first save is known as frozen."""
         ...
 
+    @property
+    def size(self) -> int:
+        """Bytes that a copy takes, as of the last look; 0 before it."""
+        ...
+
     def warm(self, components: Sequence[Component]) -> None:
         """Make ready for the first save, as far as that can be done beside the training."""
         ...
@@ -157,6 +163,7 @@ class BlockingCapture:
         self.reader = Reader(codec=codec, frozen=reuse_frozen)
         self._structure: Structure | None = None
         self._slot_plans: list[SlotPlan] = []
+        self.size = 0
 
     def take(
         self, components: Sequence[Component], *, safe_seq: int | None = None, sure: bool = False
@@ -225,7 +232,8 @@ class BlockingCapture:
         return raws, targets
 
     def note(self, components: Sequence[Component]) -> None:
-        self.reader.read(components)
+        layouts = self.reader.read(components).structure.layouts
+        self.size = sum(layout.raw_size for layout in layouts if not layout.frozen)
 
     def warm(self, components: Sequence[Component]) -> None:
         self.warming(components)()

@@ -210,6 +210,10 @@ class OverlappedCapture:
         self._turn = threading.RLock()  # of a capture that begins, and of memory that moves
         self._let_move = moves.guard(self._while_moving)
 
+    @property
+    def size(self) -> int:
+        return self._whole.size
+
     def note(self, components: Sequence[Component]) -> None:
         self._whole.note(components)
 
@@ -282,6 +286,7 @@ class OverlappedCapture:
             outcome=copying.outcome,
             waited_s=copying.waited_s,
             copied_at_s=copying.copied_at_s,
+            then=self._copier.submit,
         )
 
     def _pin(self, arrays: Sequence[Bytes], structure: Structure) -> None:

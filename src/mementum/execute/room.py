@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from dataclasses import field
 from typing import Literal
 
+from mementum.cgroup import COUNTED, field, group_limit, places, process_limit, text
 from mementum.execute.slot_file import aligned
 from mementum.records import record
 
@@ -17,8 +16,6 @@ EXTRA = 256 << 10  # bytes of a slot beside the state: flag page, alignment of e
 SHM_PART = 2  # half of what is free in shared memory is for others: loader workers send their batches through it
 MARGIN_PART = 8  # an eighth of what is free stays free: training grows after its start, by a longer batch or a worker
 MARGIN_MIN = 64 << 20  # under that, a process is about to die anyway
-UNLIMITED = 1 << 60  # cgroup v1 says "no limit" by a number near 2**63; no machine has that much
-DIGITS_MAX = 20  # of a 64-bit number; Python refuses to read some thousands of them
 IN_MEMORY = "tmpfs"  # ramfs has no limit, and does not say whether a file's bytes have memory
 
 
@@ -36,7 +33,7 @@ class Room:
     shm_size: int | None = None
     shm_free: int | None = None
     shm_usable: bool = False
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
 
     @property
     def headroom(self) -> int | None:
@@ -54,15 +51,6 @@ class Choice:
     slots: int
     slot_bytes: int
     why: str
-
-
-@record
-class _Limit:
-    """One limit, and what is used of it."""
-
-    size: int
-    used: int
-    name: str
 
 
 def margin(headroom: int) -> int:
@@ -114,8 +102,10 @@ def _size(size: int) -> str:
 def look(*, shm: str = SHM, proc: str = "/proc", cgroup: str = "/sys/fs/cgroup") -> Room:
     """Read what there is now. Whatever is missing or unreadable is left unknown."""
     notes: list[str] = []
-    available = _field(f"{proc}/meminfo", "MemAvailable", notes)
-    limits = [*_container_limits(proc, cgroup, notes), *_process_limits(proc, notes)]
+    available = field(f"{proc}/meminfo", "MemAvailable", notes)
+    groups = [group_limit(place, (place.idle,), notes) for place in places(proc, cgroup, notes)]
+    own = [process_limit(title, counted, proc, notes) for title, counted in COUNTED]
+    limits = [limit for limit in (*groups, *own) if limit is not None]
     tightest = min(limits, key=lambda limit: limit.size - limit.used, default=None)
     shm_size, shm_free, usable = _shared_memory(shm, proc, notes)
     return Room(
@@ -131,63 +121,13 @@ def look(*, shm: str = SHM, proc: str = "/proc", cgroup: str = "/sys/fs/cgroup")
     )
 
 
-def _container_limits(proc: str, cgroup: str, notes: list[str]) -> Iterator[_Limit]:
-    """Every limit between our own control group and the root: each holds for all that is below it."""
-    for line in _text(f"{proc}/self/cgroup", notes).splitlines():
-        _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if not controllers:
-            for folder in _groups(cgroup, path):
-                for name in ("memory.max", "memory.high"):
-                    yield from _limit(folder, name, "memory.current", "inactive_file", notes)
-        if "memory" in controllers.split(","):
-            for folder in _groups(f"{cgroup}/memory", path):
-                names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-                yield from _limit(folder, *names, notes)
-
-
-def _groups(mount: str, path: str) -> Iterator[str]:
-    """Our group's folder, and those above it. A container that sees the host's path has its own group at the root of
-    the mount, so that the front of the path is missing there."""
-    parts = [part for part in path.split("/") if part]
-    while parts and not os.path.isdir("/".join((mount, *parts))):
-        parts = parts[1:]
-    for length in range(len(parts), -1, -1):
-        yield "/".join((mount, *parts[:length]))
-
-
-def _limit(folder: str, name: str, usage: str, reclaimable: str, notes: list[str]) -> Iterator[_Limit]:
-    if not os.path.exists(f"{folder}/{name}"):  # the root has no limit, and says so by having no file
-        return
-    text = _text(f"{folder}/{name}", notes).strip()
-    size = None if text == "max" else _number(text, f"{folder}/{name}", notes)
-    if size is None or size >= UNLIMITED:
-        return
-    used = _number(_text(f"{folder}/{usage}", notes).strip(), f"{folder}/{usage}", notes)
-    if used is not None:
-        cache = _field(f"{folder}/memory.stat", reclaimable, notes) or 0
-        yield _Limit(size=size, used=max(0, used - cache), name=f"{folder}/{name}")
-
-
-def _process_limits(proc: str, notes: list[str]) -> Iterator[_Limit]:
-    text = _text(f"{proc}/self/limits", notes)
-    for title, counted in (("Max address space", "VmSize"), ("Max data size", "VmData")):
-        words = next((line[len(title) :].split() for line in text.splitlines() if line.startswith(title)), [])
-        if not words or words[0] == "unlimited":
-            continue
-        size = _number(words[0], title, notes)
-        used = _field(f"{proc}/self/status", counted, notes)
-        if size is not None and used is not None:
-            yield _Limit(size=size, used=used, name=f"the process's limit {title!r}")
-
-
 def _shared_memory(shm: str, proc: str, notes: list[str]) -> tuple[int | None, int | None, bool]:
     try:
         status = os.statvfs(shm)
     except OSError as error:
         notes.append(f"{shm}: {error.strerror}")
         return None, None, False
-    kind = _kind_of(os.path.realpath(shm), _text(f"{proc}/self/mounts", notes))
+    kind = _kind_of(os.path.realpath(shm), text(f"{proc}/self/mounts", notes))
     if kind != IN_MEMORY:
         notes.append(f"{shm} is no {IN_MEMORY} but {kind}")
     writable = os.access(shm, os.W_OK | os.X_OK)
@@ -209,30 +149,3 @@ def _kind_of(folder: str, mounts: str) -> str:
             if f"{folder}/".startswith(f"{point}/") and len(point) >= len(longest):
                 longest, kind = point, words[2]
     return kind
-
-
-def _field(path: str, name: str, notes: list[str]) -> int | None:
-    """The number behind a name in a file of lines: in bytes, whether it says kB or nothing."""
-    for line in _text(path, notes).splitlines():
-        words = line.replace(":", " ").split()
-        if len(words) >= 2 and words[0] == name:
-            number = _number(words[1], f"{path} {name}", notes)
-            return number * 1024 if number is not None and words[2:] == ["kB"] else number
-    notes.append(f"{path} has no {name}")
-    return None
-
-
-def _number(text: str, what: str, notes: list[str]) -> int | None:
-    if text.isascii() and text.isdigit() and len(text) <= DIGITS_MAX:
-        return int(text)
-    notes.append(f"{what} is no number: {text[:40]!r}")
-    return None
-
-
-def _text(path: str, notes: list[str]) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read()
-    except OSError as error:
-        notes.append(f"{path}: {error.strerror}")
-        return ""

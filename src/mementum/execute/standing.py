@@ -28,6 +28,8 @@ class StandingCapture:
         )
         return Captured(images=images, components=reading.components, release=lambda: None, holds_up=True)
 
+    size = 0  # nothing is copied
+
     def note(self, components: Sequence[Component]) -> None:
         """The state is read when it is written."""
 

@@ -1,0 +1,159 @@
+"""Recalling: what the attempts of a task have recorded of themselves, vital signs and facts, by attempt and step."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+
+from mementum.catalog import facts
+from mementum.catalog.address import SHOWN_MAX
+from mementum.catalog.tasks import TaskHome
+from mementum.cli.failing import warn
+from mementum.cli.reading import Contents
+from mementum.decide.amounts import seconds, share
+from mementum.errors import MementumError, NewerFormat, UsageError
+from mementum.format import vitals
+from mementum.records import Damage, Fact, Vitals, record
+from mementum.storage.disk import PosixDisk
+from mementum.storage.local import LocalStore
+from mementum.storage.store import Store
+
+JOURNAL = re.compile(r"journal/(\d{4,})\.jsonl")
+ALARM, REFUSED, NOTICE, SKIP = "alarm", "refused", "notice", "skip"
+DECISIONS = frozenset({ALARM, REFUSED, NOTICE, SKIP})  # kinds of facts that tell of a decision that was no save
+
+
+@record
+class Attempt:
+    """What one process start has recorded: rows by step, and facts in the order in which they became known."""
+
+    number: int
+    rows: Mapping[int, Vitals]
+    facts: tuple[Fact, ...]
+
+    @property
+    def decisions(self) -> tuple[Fact, ...]:
+        return tuple(fact for fact in self.facts if fact.kind in DECISIONS and fact.step is not None)
+
+
+@record
+class Recollection:
+    """All of a task, the oldest attempt first. `damage` is what could not be read, with keys relative to the root."""
+
+    task: str
+    home: str
+    attempts: tuple[Attempt, ...]
+    damage: tuple[Damage, ...]
+    torn: tuple[str, ...]
+
+    def attempt(self, number: int) -> Attempt | None:
+        return next((one for one in self.attempts if one.number == number), None)
+
+    @property
+    def steps(self) -> list[tuple[int, int]]:
+        """Every step with the number of the newest attempt that has its vital signs, in the order of the steps."""
+        newest: dict[int, int] = {}
+        for one in self.attempts:
+            newest.update(dict.fromkeys(one.rows, one.number))
+        return sorted(newest.items())
+
+    def row(self, step: int, number: int) -> tuple[int, Vitals]:
+        """An attempt's number and its row of a step that it has."""
+        return number, next(one.rows[step] for one in self.attempts if one.number == number)
+
+
+def home_of(contents: Contents, task: str | None) -> TaskHome:
+    """The folder of the task that is meant. UsageError where none is named and there are several."""
+    if task is not None:
+        return contents.of(task).homes[0]
+    names = sorted(set(contents.tasks))
+    if len(names) > 1:
+        more = f" and {len(names) - SHOWN_MAX} more" if len(names) > SHOWN_MAX else ""
+        raise UsageError(
+            f"there are {len(names)} tasks and none is named: {', '.join(map(repr, names[:SHOWN_MAX]))}{more}",
+            next_command="name one of them after ROOT",
+        )
+    return contents.homes[0]
+
+
+def recall(contents: Contents, home: TaskHome, *, first: int = 0, last: int = vitals.STEP_MAX) -> Recollection:
+    """Vital signs of the steps from `first` to `last`, and all facts."""
+    store = LocalStore(PosixDisk(), f"{contents.root}/{home.home}")
+    rows: dict[int, Mapping[int, Vitals]] = {}
+    told: dict[int, tuple[Fact, ...]] = {}
+    damage: list[Damage] = []
+    torn: list[str] = []
+    for key in _keys(store, "vitals/"):
+        number = vitals.attempt_of(key)
+        if number is None:
+            continue
+        name = f"{home.home}/{key}"
+        try:
+            recorded = vitals.parse(store.get(key), name, first=first, last=last)
+        except MementumError as error:
+            damage.append(Damage(key=name, what=_with_advice(error)))
+            continue
+        rows[number] = recorded.rows
+        damage += recorded.damage
+        if recorded.torn:
+            torn.append(name)
+    for key in _keys(store, "journal/"):
+        found = JOURNAL.fullmatch(key)
+        if found is None:
+            continue
+        try:
+            told[int(found[1])] = facts.parse(store.get(key))
+        except MementumError as error:
+            damage.append(Damage(key=f"{home.home}/{key}", what=error.message))
+    attempts = tuple(
+        Attempt(number=number, rows=rows.get(number, {}), facts=told.get(number, ()))
+        for number in sorted(rows.keys() | told.keys())
+    )
+    return Recollection(task=home.task, home=home.home, attempts=attempts, damage=tuple(damage), torn=tuple(torn))
+
+
+def _keys(store: Store, prefix: str) -> Iterator[str]:
+    return (stat.key for stat in store.list(prefix))
+
+
+def _with_advice(error: MementumError) -> str:
+    return f"{error.message} (next: {error.next_command})" if isinstance(error, NewerFormat) else error.message
+
+
+def warn_of(recollection: Recollection) -> None:
+    """On stderr: what could not be read, and where a kill has cut a file short."""
+    for damage in recollection.damage:
+        warn(f"warning: {damage.key}: {damage.what}")
+    for name in recollection.torn:
+        warn(f"warning: {name} ends in the midst of a write, as after a kill: its last second or so is not there")
+
+
+def number(value: object) -> float | None:
+    """A fact's value as a number; None if it is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value)
+    except OverflowError:  # a journal holds whole numbers of any size
+        return None
+
+
+def told(fact: Fact) -> str:
+    """What a fact says of a decision, in one line."""
+    values = fact.values
+    match fact.kind:
+        case "alarm":
+            text = f"{values.get('trouble', 'trouble')}: {values.get('text', 'no text')}"
+            chance = number(values.get("chance"))
+            return f"{text} (chance that it ends the process: {share(chance)})" if chance else text
+        case "notice":
+            left = number(values.get("left_s"))
+            when = "how long is left is not known" if left is None else f"{seconds(left)} left"
+            return f"{values.get('source', 'unknown source')}, {when}"
+        case _:
+            return str(values.get("reason", "no reason was told"))
+
+
+def ordered(entries: Iterable[Fact]) -> list[Fact]:
+    """By step, and within a step as they became known."""
+    return sorted(entries, key=lambda fact: fact.step or 0)

@@ -1,0 +1,280 @@
+"""Settings: all that a configuration can say, as frozen models with the value that holds where nothing is said."""
+
+from __future__ import annotations
+
+import re
+import signal
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+from pydantic_core import PydanticCustomError
+
+from mementum.config.policies import Policy
+from mementum.config.quantities import Duration, Rate, Share, Size
+from mementum.config.section import Count, Flag, Limit, Section
+from mementum.errors import UsageError
+from mementum.plugins import factory
+from mementum.records import Trouble
+
+KEEP_LAST = 10  # checkpoints; enough to go back behind a divergence that was seen late, and the disk does not fill
+LOST_TIME = 0.05  # of the training's time; beyond it saving costs more than most failures
+FULL_NORMS_EVERY = 16  # steps; all gradients cost 3 % of a step, so that every sixteenth time is 0.2 %
+MEMORY_EVERY = 5  # steps; reading the limits takes a fraction of a millisecond
+GIVE_IN_S = 120.0  # what Slurm and the clouds leave at the most between a notice and the end
+LEAD_S = 120.0  # the warning that AWS gives, in which most checkpoints become durable
+HANG_FLOOR_S = 300.0  # an evaluation, or a compiler at its first step, looks like a hang for minutes
+CODEC = re.compile(r"[a-z0-9_]+(:[0-9]+)*(\+[a-z0-9_]+(:[0-9]+)*)*")
+NEVER_CAUGHT = ("SIGKILL", "SIGSTOP")
+NODES_MAX = 1_000_000  # ten times the largest machine
+
+
+def _signal(value: object) -> str:
+    names = {one.name for one in signal.Signals} - set(NEVER_CAUGHT)
+    if isinstance(value, str) and value in names:
+        return value
+    why = "no process can catch it" if value in NEVER_CAUGHT else "there is no such signal"
+    fields = {"what": f"{value!r:.40}: {why}", "expected": "the name of a signal such as SIGTERM"}
+    if value not in NEVER_CAUGHT:
+        fields |= {"tried": str(value), "among": ",".join(sorted(names))}
+    raise PydanticCustomError("signal", "{what}; expected {expected}", fields)
+
+
+def _trouble(value: object) -> Trouble:
+    def folded(text: str) -> str:
+        return re.sub(r"[\s_-]+", "", text.lower())
+
+    for trouble in Trouble:
+        if isinstance(value, str) and folded(value) == folded(trouble):
+            return trouble
+    names = ",".join(Trouble)
+    fields = {"what": f"{value!r:.40} is no trouble that is watched", "expected": f"one of {', '.join(Trouble)}"}
+    fields |= {"tried": str(value), "among": names}
+    raise PydanticCustomError("trouble", "{what}; expected {expected}", fields)
+
+
+def _codec(value: object) -> str:
+    if not (isinstance(value, str) and CODEC.fullmatch(value)):
+        fields = {"what": f"{value!r:.40} is no codec", "expected": "a codec such as raw, zstd:1 or planes+zstd:1"}
+        raise PydanticCustomError("codec", "{what}; expected {expected}", fields)
+    for stage in value.split("+"):
+        name, *parameters = stage.split(":")
+        try:
+            made = factory("mementum.codecs", name)
+            made(*(parameters or ["4"] if name == "planes" else parameters))  # planes alone takes the element's width
+        except UsageError as error:
+            fields = {"what": error.message, "expected": "a codec that is installed here"}
+            raise PydanticCustomError("codec", "{what}; expected {expected}", fields) from error
+    return value
+
+
+def _whole(value: object) -> object:
+    if type(value) is int:
+        return value
+    fields = {"what": f"{value!r:.40} is no whole number", "expected": "0, 2 or 3"}
+    raise PydanticCustomError("slots", "{what}; expected {expected}", fields)
+
+
+def _unless_off(value: Any) -> Any:
+    """`off` (and false) is nothing, `on` (and true) the section as it is where nothing is said."""
+    word = value.lower() if isinstance(value, str) else value
+    if word is False or word in ("off", "no", "false"):
+        return None
+    return {} if word is True or word in ("on", "yes", "true") else value
+
+
+def _switched(schema: dict[str, Any]) -> None:
+    schema["anyOf"].append({"enum": ["on", "off", True, False]})
+
+
+SWITCH = Field(json_schema_extra=_switched)
+Signal = Annotated[str, BeforeValidator(_signal)]
+Watched = Annotated[Trouble, BeforeValidator(_trouble)]
+
+
+class PerTier(Section):
+    """One amount of bytes for each place that keeps checkpoints."""
+
+    ssd: Size | None = None
+    """On the disk that the root is on."""
+    object_store: Size | None = None
+    """In an object store. There is none yet: it has no effect."""
+
+
+class Prices(Section):
+    """What a GB (10^9 bytes) costs that is written, in your currency."""
+
+    ssd: Annotated[float, Field(strict=True, ge=0)] = 0.0
+    """On the disk that the root is on."""
+    object_store: Annotated[float, Field(strict=True, ge=0)] = 0.0
+    """In an object store. There is none yet: it has no effect."""
+
+
+class Money(Section):
+    """What saving may cost."""
+
+    per_day: Limit
+    """The most that saves may cost in any 24 hours, in your currency."""
+    per_gb: Prices = Prices()
+    """What a GB costs that is written, in the same currency."""
+
+
+class Budgets(Section):
+    """What saves may take. They win over intervals and tolerances; a refused save says which one refused it."""
+
+    lost_time: Share = LOST_TIME
+    """The part of the training's time that saves may cost. Alarms may take half of it."""
+    bytes_per_day: PerTier = PerTier()
+    """The most that is written in any 24 hours."""
+    network: Rate | None = None
+    """Bytes a second to what lies beyond the network. There is no such place yet: it has no effect."""
+    memory: Size | None = None
+    """Bytes of host memory for snapshots. Null: what is free, and a headroom is left."""
+    money: Money | None = None
+    """Null: bytes cost nothing."""
+
+
+class Tolerance(Section):
+    """What you can bear; null: whatever costs least."""
+
+    max_lost: Duration | None = None
+    """The most work that a failure may cost; a plain number is in seconds."""
+    max_restore: Duration | None = None
+    """The longest that coming back may take; a plain number is in seconds."""
+
+
+class Expected(Section):
+    """What you know of your saves. It counts until they are measured, and contradictions are found with it."""
+
+    lost_per_save: Duration | None = None
+    """Training time that a save costs; a plain number is in seconds."""
+    durable_after: Duration | None = None
+    """From the beginning of a save until it is durable; a plain number is in seconds."""
+    checkpoint_size: Size | None = None
+    """Bytes that a full save writes."""
+    restore: Duration | None = None
+    """From the start of the program until the state is back; a plain number is in seconds."""
+
+
+class Thresholds(Section):
+    """From where on a vital sign raises an alarm. "Spreads" are robust standard deviations of the run's own past."""
+
+    loss_z: Limit = 6.0
+    """Loss above its trend, in spreads. It must stay up: single spikes are harmless."""
+    loss_z_at_once: Limit = 40.0
+    """The same; from here on a single step is enough."""
+    grad_z: Limit = 6.0
+    """Logarithm of the gradient norm above its median, in spreads. It must stay up."""
+    grad_ratio: Limit = 3.5
+    """Gradient norm over its own level; a single step is enough."""
+    layer_ratio: Limit = 10.0
+    """The norm of a layer's gradient over that layer's own median. It must stay up."""
+    cusum_limit: Limit = 30.0
+    """The sum of a loss that drifts upwards, in spreads."""
+    slow_ratio: Limit = 1.2
+    """Duration of a step over its own level."""
+    memory_high: Share = 0.92
+    """Part of the tightest memory limit that is used."""
+    memory_urgent: Share = 0.97
+    """The same; from here on it is saved at once."""
+    eval_rises: Count = 3
+    """Evaluations in a row whose loss rises while the training's falls."""
+    calm_steps: Count = 100
+    """Steps without the sign, after which the same alarm may be raised again."""
+    hang_factor: Limit = 20.0
+    """How many median steps without a step are a hang."""
+    hang_floor: Duration = HANG_FLOOR_S
+    """No hang is told before this; a plain number is in seconds."""
+
+
+class Alarms(Section):
+    """Which troubles are watched, and from where on."""
+
+    which: tuple[Watched, ...] = tuple(Trouble)
+    """The troubles that are watched."""
+    thresholds: Thresholds = Thresholds()
+
+
+class Vitals(Section):
+    """How often vital signs are read."""
+
+    every: Count = 1
+    """Steps from one reading of loss and gradients to the next."""
+    full_norms_every: Count = FULL_NORMS_EVERY
+    """Steps from one reading of all gradients to the next. Between them they are estimated from a sample."""
+    memory_every: Count = MEMORY_EVERY
+    """Steps from one reading of memory and its limits to the next."""
+
+
+class Signals(Section):
+    """What signals mean."""
+
+    stop: tuple[Signal, ...] = ("SIGTERM",)
+    """Save, then do what the signal does."""
+    save: tuple[Signal, ...] = ("SIGUSR1",)
+    """Save, and go on."""
+
+
+class Notices(Section):
+    """Who may say that the process will be stopped."""
+
+    signals: Signals = Signals()
+    slurm: Flag = True
+    """Whether the end of a Slurm job's time, where there is one, is heeded."""
+    walltime: Duration | None = None
+    """The process will be stopped this long after its start; a plain number is in seconds."""
+    spot: Literal["aws", "gcp"] | None = None
+    """The cloud that is asked every few seconds whether it takes the machine back. Null: nobody is asked."""
+    spot_file: Annotated[str, Field(strict=True, min_length=1, max_length=4096)] | None = None
+    """A file that appears when the machine is reclaimed."""
+    lead: Duration = LEAD_S
+    """How long before a known end it is a notice; a plain number is in seconds."""
+    give_in: Duration = GIVE_IN_S
+    """If no step ends for so long after a signal, it does what it would have done; a plain number is in seconds."""
+
+
+class Settings(Section):
+    """All settings."""
+
+    preset: Literal["pretrain", "finetune", "rlhf", "inference"] | None = None
+    """Settings to begin from. What else is said wins over it; lists are replaced, not joined."""
+    policy: Annotated[tuple[Policy, ...], Field(min_length=1, max_length=32)] | None = None
+    """When to save; the first opinion wins. Null: every_steps and every_s, or else before_stop and cost."""
+    every_steps: Count | None = None
+    """Save every so many steps; instead of a policy."""
+    every_s: Duration | None = None
+    """Save every so often; a plain number is in seconds; instead of a policy."""
+    budgets: Budgets = Budgets()
+    tolerance: Tolerance = Tolerance()
+    expected: Expected = Expected()
+    alarms: Annotated[Alarms | None, BeforeValidator(_unless_off), SWITCH] = Alarms()
+    """`off`: no vital sign raises an alarm."""
+    vitals: Annotated[Vitals | None, BeforeValidator(_unless_off), SWITCH] = Vitals()
+    """`off`: neither loss nor gradients nor memory are looked at."""
+    notices: Annotated[Notices | None, BeforeValidator(_unless_off), SWITCH] = Notices()
+    """`off`: no signal handler is installed, and no deadline is heeded."""
+    nodes: Annotated[int, Field(strict=True, ge=1, le=NODES_MAX)] = 1
+    """How many machines the training runs on: failures grow with them."""
+    observe: Flag = False
+    """Decide and record, and save nothing: what mementum would have done."""
+    on_divergence: Literal["keep", "ignore"] = "keep"
+    """`keep`: the newest save that was clean stays, and later ones are marked. `ignore`: nothing is marked."""
+    keep_last: Count | None = KEEP_LAST
+    """How many of the newest checkpoints stay. Null: all."""
+    keep_every_steps: Count | None = None
+    """Checkpoints whose step is a multiple of it stay too."""
+    codec: Annotated[str, BeforeValidator(_codec)] = "raw"
+    """Of optimizer state on disk: raw, zstd:1, planes+zstd:1. Weights are always raw."""
+    capture: Literal["overlapped", "blocking"] = "overlapped"
+    """Whether the state is copied beside the next step, or before it goes on."""
+    verify_capture: Flag = False
+    """Compare all of the copy with a digest taken before it, not a sample of every tensor."""
+    slots: Annotated[Literal[0, 2, 3], BeforeValidator(_whole)] = 3
+    """How many snapshots shared memory keeps, as far as there is room. 0: they are in the process and end with it."""
+    write_rate: Rate | None = None
+    """Bytes a second that saves may write at most. Null: as fast as it goes."""
+    fit: Literal["strict", "partial"] = "strict"
+    """Whether a resume wants everything to fit, or loads what does."""
+    lr_wins: Literal["stored", "new"] = "stored"
+    """Whose learning rates hold after a resume: the stored ones, or the program's."""
+    on_error: Literal["tell", "raise"] = "tell"
+    """Whether a failed save is told, or raised at the next step."""

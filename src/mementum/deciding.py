@@ -1,0 +1,261 @@
+"""Deciding: after each step from what is seen to a decision, and into the journal what a person may ask for later.
+
+A fault in here is caught, told, and never reaches the training; after three of one kind that part is switched off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from mementum.clock import Clock
+from mementum.decide.before import BeforeStop
+from mementum.decide.policy import Policy, save_of
+from mementum.events import Alarmed, CameToNothing, Committed, Cost, Emit, Event, Failed, Note, Noticed, SnapshotKept
+from mementum.perceive.hang import Watch
+from mementum.perceive.notices import Notices
+from mementum.perceive.recorder import Recorder
+from mementum.perceive.situation import Perception, Told
+from mementum.records import Alarm, Decision, Notice, Reach, Save, Situation, Skip, record
+
+T = TypeVar("T")
+
+FAULTS_MAX = 3  # of one part; then it is switched off, and that is said
+SKIPS_S = 60.0  # between two skips in the journal: why there is no save is asked for hours later, not for each step
+WOULD = "would have saved"  # how the reason of a policy that only observes begins
+
+Tell = Callable[[str, int | None, Mapping[str, Any]], None]  # kind, step, values: a fact for the journal
+Append = Callable[
+    [bytes, Callable[[bool], None]], bool
+]  # a chunk of recorded vitals, and whom to tell what became of it
+
+
+@record
+class Watchers:
+    """What watches the run; None for what is switched off."""
+
+    perception: Perception | None = None
+    recorder: Recorder | None = None
+    notices: Notices | None = None
+    hang: Watch | None = None
+
+
+class Deciding:
+    """Asked after each step whether to save. Belongs to the training's thread, but for `hear`."""
+
+    def __init__(
+        self, policy: Policy, watchers: Watchers, *, tell: Tell, append: Append, clock: Clock, emit: Emit, step: int
+    ) -> None:
+        self._policy, self._watchers = policy, watchers
+        self._tell, self._append, self._clock, self._emit = tell, append, clock, emit
+        self._faults: dict[str, int] = {}
+        self._since_step, self._since_s = step, clock.monotonic()
+        self._skip, self._skipped_s = "", -SKIPS_S
+        self._noticed: frozenset[str] = frozenset()
+
+    def after_step(self, told: Told) -> Save | None:
+        """The save that the policy wants now, if any."""
+        situation = self._guarded("looking at the run", lambda: self._look(told)) or self._bare(told)
+        decision = self._guarded("the policy", lambda: self._decide(situation))
+        self._guarded("recording what was seen", lambda: self._record(situation, decision))
+        return decision if isinstance(decision, Save) else None
+
+    def urgent(self, told: Told) -> Save | None:
+        """A save for a notice that has come since the step was told, if any."""
+        return self._guarded("looking for notices", lambda: self._urgent(told))
+
+    def evaluated(self, values: Mapping[str, Any]) -> None:
+        """Metrics that came late."""
+        perception = self._watchers.perception
+        if perception is not None:
+            self._guarded("looking at late metrics", lambda: perception.evaluated(values))
+
+    def taken(self, id: str, save: Save, step: int) -> None:
+        """A save has begun."""
+        if save.reach >= Reach.REBOOT:
+            self._since_step, self._since_s = step, self._clock.monotonic()
+        perception = self._watchers.perception
+        if perception is not None:
+            self._guarded("counting a save", lambda: perception.taken(id, save))
+
+    def hear(self, event: Event) -> None:
+        """What becomes of saves; on any thread."""
+        perception = self._watchers.perception
+        if perception is None:
+            return
+        match event:
+            case Committed(id=id):
+                perception.ended(id, durable=True)
+            case CameToNothing(id=id):
+                perception.ended(id, durable=False)
+            case SnapshotKept(id=id):
+                perception.ended(id, durable=True)
+            case Cost(id=id):
+                cost = {
+                    "lost_s": event.lost_s,
+                    "blocked_s": event.blocked_s,
+                    "snapshot_s": event.snapshot_s,
+                    "durable_s": event.durable_s,
+                    "written": event.written,
+                }
+                perception.measured(id, cost)
+
+    def alarm(self, alarm: Alarm) -> None:
+        """An alarm that comes from elsewhere than a step."""
+        self._emit(Alarmed(alarm=alarm))
+        self._tell("alarm", alarm.step, _fields(alarm))
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether somebody has said that the process will be stopped, and no durable save has answered it yet."""
+        notices = self._watchers.notices
+        return notices is not None and any(notice.stops for notice in notices.pending())
+
+    def answered(self) -> None:
+        """A save is durable that holds the state of now."""
+        perception = self._watchers.perception
+        if perception is not None:
+            self._guarded("counting a save", perception.take_in)
+
+    @property
+    def has_put_off(self) -> bool:
+        """Whether a signal has something to do that was put off until the save was durable."""
+        notices = self._watchers.notices
+        return notices is not None and notices.has_put_off
+
+    def let_go(self) -> None:
+        """Let happen what was put off: raises what the program's handler raised, or ends the process."""
+        if self._watchers.notices is not None:
+            self._watchers.notices.let_go()
+
+    def state(self) -> dict[str, Any] | None:
+        """What is remembered of the run, for the context of a save."""
+        perception = self._watchers.perception
+        return None if perception is None else self._guarded("reading what is remembered", perception.state)
+
+    def apply(self, state: Mapping[str, Any]) -> None:
+        """Go on from a stored state. One that does not fit is told; then what is usual is learnt anew."""
+        perception = self._watchers.perception
+        if perception is None:
+            return
+        try:
+            perception.apply(state)
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            self._emit(Note(text=f"what was remembered of the run does not fit and is learnt anew: {error!r}"))
+
+    def close(self) -> None:
+        """Stop watching. What was put off stays so until `let_go`."""
+        watchers = self._watchers
+        if watchers.recorder is not None and (rest := watchers.recorder.rest()) is not None:
+            self._append(rest, watchers.recorder.written)
+        for part in (watchers.hang, watchers.perception, watchers.notices):
+            if part is not None:
+                self._guarded("closing", part.close)
+
+    def _look(self, told: Told) -> Situation:
+        watchers = self._watchers
+        told = self._since(told)
+        if watchers.perception is None:
+            return self._plain(told)
+        situation = watchers.perception.look(told)
+        if watchers.hang is not None:
+            watchers.hang.beat(told.step, situation.step_s)
+        return situation
+
+    def _urgent(self, told: Told) -> Save | None:
+        perception = self._watchers.perception
+        notices = perception.notices() if perception is not None else ()
+        if not any(notice.stops for notice in notices):
+            return None
+        situation = self._plain(self._since(told), notices)
+        self._note_notices(situation)
+        return save_of(BeforeStop().decide(situation))
+
+    def _bare(self, told: Told) -> Situation:
+        """What is known where looking has failed."""
+        return self._plain(self._since(told))
+
+    def _since(self, told: Told) -> Told:
+        since_s = self._clock.monotonic() - self._since_s
+        return replace(told, since_save_steps=told.step - self._since_step, since_save_s=since_s)
+
+    def _plain(self, told: Told, notices: tuple[Notice, ...] = ()) -> Situation:
+        return Situation(
+            step=told.step,
+            epoch=told.epoch,
+            ends_epoch=told.ends_epoch,
+            since_save_steps=told.since_save_steps,
+            since_save_s=told.since_save_s,
+            saves_in_flight=told.saves_in_flight,
+            total_steps=told.total_steps,
+            events=told.events,
+            notices=notices,
+        )
+
+    def _decide(self, situation: Situation) -> Decision | None:
+        decision = self._policy.decide(situation)
+        return decision if isinstance(decision, Skip) else save_of(decision)
+
+    def _record(self, situation: Situation, decision: Decision | None) -> None:
+        for alarm in situation.alarms:
+            self.alarm(alarm)
+        self._note_notices(situation)
+        if isinstance(decision, Skip):
+            self._note_skip(situation, decision)
+        recorder = self._watchers.recorder
+        if recorder is not None and situation.vitals is not None:
+            recorder.add(situation.vitals)
+            chunk = recorder.due(situation.at_s)
+            if chunk is not None and not self._append(chunk, recorder.written):
+                recorder.written(False)
+
+    def _note_notices(self, situation: Situation) -> None:
+        now = frozenset(notice.source for notice in situation.notices)
+        for notice in situation.notices:
+            if notice.source not in self._noticed:
+                self._emit(Noticed(step=situation.step, notice=notice))
+                left = {} if notice.left_s is None else {"left_s": notice.left_s}
+                self._tell("notice", situation.step, {"source": notice.source, "stops": notice.stops, **left})
+        self._noticed = now
+
+    def _note_skip(self, situation: Situation, skip: Skip) -> None:
+        would = skip.reason.startswith(WOULD)
+        if would:  # from here on as if it had been made
+            self._since_step, self._since_s = situation.step, self._clock.monotonic()
+            perception = self._watchers.perception
+            if perception is not None:
+                reach = Reach(int(skip.numbers.get("reach", Reach.REBOOT)))
+                perception.taken(WOULD, Save(reason=skip.reason, reach=reach))
+                perception.ended(WOULD, durable=True)
+        about = skip.reason.partition(":")[0]
+        recent = self._clock.monotonic() - self._skipped_s < SKIPS_S
+        if not would and (about == self._skip or (recent and not skip.refused)):
+            return
+        self._skip, self._skipped_s = about, self._clock.monotonic()
+        self._tell("refused" if skip.refused else "skip", situation.step, {"reason": skip.reason, **skip.numbers})
+        if skip.refused or would:
+            self._emit(Note(text=f"step {situation.step}: {skip.reason}"))
+
+    def _guarded(self, what: str, work: Callable[[], T]) -> T | None:
+        if self._faults.get(what, 0) >= FAULTS_MAX:
+            return None
+        try:
+            return work()
+        except Exception as error:  # the border that keeps our faults out of training
+            self._faults[what] = self._faults.get(what, 0) + 1
+            told = f"{type(error).__name__}: {error}"
+            self._emit(Failed(what=what, error=told, kept="the training and older checkpoints"))
+            if self._faults[what] == FAULTS_MAX:
+                self._emit(Note(text=f"{what} failed three times and is switched off"))
+            return None
+
+
+def _fields(alarm: Alarm) -> dict[str, Any]:
+    return {
+        "trouble": str(alarm.trouble),
+        "value": alarm.value,
+        "limit": alarm.limit,
+        "text": alarm.text,
+        "chance": alarm.chance,
+    }

@@ -1,0 +1,209 @@
+"""What saves may still take of each budget: lost time, bytes and money of a day, network, memory of the host."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import field
+from typing import Any
+
+from mementum.perceive.costs import SaveCost
+from mementum.records import Allowance, Reach, record
+
+LOST_SHARE = 0.05  # of elapsed time; beyond it a save costs more than any rate of failures that was published
+ALARM_SHARE = 0.5  # of a budget, that saves asked for by alarms may take: false alarms must leave the plain interval
+FIRST_SAVES = 1.0  # what lost time begins with: without it, nothing could be saved for 20 times the cost of a save
+HELD_S = 3600.0  # lost time that was not taken for an hour is not kept for later: a storm would take it at once
+NETWORK_HELD_S = 60.0  # the same for the network, where a minute at full speed is what others notice
+DAY_S = 86400.0
+PARTS = 144  # of a day, by which spent bytes are counted: each is forgotten up to ten minutes late, never early
+GB = 1e9  # bytes, as object stores put it on their bills
+
+
+@record
+class Budget:
+    """The limits; None, or an absent reach, is no limit.
+
+    `bytes_a_day` is per reach: REBOOT what is written to the ssd, MACHINE what is sent to the object store.
+    `prices` are per GB (1e9 bytes) that a save of the reach writes, in the unit of `money_a_day`."""
+
+    lost_share: float = LOST_SHARE
+    bytes_a_day: Mapping[Reach, float] = field(default_factory=dict)
+    network_bytes_per_s: float | None = None
+    memory: float | None = None
+    money_a_day: float | None = None
+    prices: Mapping[Reach, float] = field(default_factory=dict)
+
+
+class Budgets:
+    """Counts what saves take. A save is charged when it is decided, with what it is expected to take, and corrected
+    when it was measured, so that saves in flight count.
+
+    For each reach there is one Allowance per budget that a save of it takes from; it may be made if in all of them
+    `left` (for an alarm: `for_alarms`) is at least `per_save`. Then the lost time stays within share x elapsed + what
+    it began with, that of alarms within half of it, and no 24 hours see more than a day's bytes or money. A save that
+    is made nevertheless, for a notice, is charged too, and later ones wait.
+
+    Times are seconds since the attempt began; `began_s` is its wall time, by which a later attempt goes on with the
+    same day (the time between them earns no lost time). `first_s` is what the first save is expected to lose."""
+
+    def __init__(self, budget: Budget, *, began_s: float, first_s: float) -> None:
+        self._budget, self._began_s = budget, began_s
+        first = FIRST_SAVES * first_s
+        self._lost = _Bucket(rate=budget.lost_share, held=max(budget.lost_share * HELD_S, first), left=first)
+        self._network: _Bucket | None = None
+        if budget.network_bytes_per_s is not None:
+            held = budget.network_bytes_per_s * NETWORK_HELD_S
+            self._network = _Bucket(rate=budget.network_bytes_per_s, held=held, left=held)
+        self._days = {f"bytes {reach.name}": _Day(limit) for reach, limit in budget.bytes_a_day.items()}
+        if budget.money_a_day is not None:
+            self._days["money"] = _Day(budget.money_a_day)
+
+    def spent(self, at_s: float, cost: SaveCost, *, alarm: bool = False) -> None:
+        """A save of `cost.reach` is made now, and takes what `cost` says."""
+        self._pass(at_s)
+        self._charge(at_s, cost.reach, cost.lost_s, cost.size, alarm=alarm)
+
+    def corrected(self, at_s: float, cost: SaveCost, *, lost_s: float, written: int, alarm: bool = False) -> None:
+        """What such a save really took is known; `cost` is what was charged. What it took less is given back to lost
+        time and network; of a day's bytes and money, only what it took more is charged."""
+        self._pass(at_s)
+        self._charge(at_s, cost.reach, lost_s - cost.lost_s, written - cost.size, alarm=alarm)
+
+    def allowances(self, at_s: float, costs: Sequence[SaveCost], *, memory_used: float = 0.0) -> tuple[Allowance, ...]:
+        """For a save of each reach in `costs`. `memory_used`: bytes of the host's memory that snapshots hold now."""
+        self._pass(at_s)
+        for cost in costs:
+            self._lost.hold(cost.lost_s)
+            if self._network is not None and cost.reach is Reach.MACHINE:
+                self._network.hold(cost.size)
+        return tuple(allowance for cost in costs for allowance in self._of(at_s, cost, memory_used))
+
+    def state(self) -> dict[str, Any]:
+        """For a later attempt, as plain numbers, lists and names."""
+        days = {name: day.state() for name, day in self._days.items()}
+        return {"lost": [self._lost.left, self._lost.for_alarms], "days": days}
+
+    def apply(self, state: Mapping[str, Any]) -> None:
+        """Go on where an earlier attempt was. What it never had a budget for, or left out, begins anew."""
+        left, for_alarms = state.get("lost", (self._lost.left, self._lost.for_alarms))
+        self._lost.left = min(float(left), self._lost.held)
+        self._lost.for_alarms = min(float(for_alarms), ALARM_SHARE * self._lost.held)
+        for name, spent in state.get("days", {}).items():
+            if name in self._days:
+                self._days[name].apply(spent)
+
+    def _pass(self, at_s: float) -> None:
+        self._lost.fill(at_s)
+        if self._network is not None:
+            self._network.fill(at_s)
+
+    def _charge(self, at_s: float, reach: Reach, lost_s: float, size: float, *, alarm: bool) -> None:
+        self._lost.take(lost_s, alarm=alarm)
+        if self._network is not None and reach is Reach.MACHINE:
+            self._network.take(size, alarm=alarm)
+        for name, per_byte in self._taken(reach):
+            self._days[name].take(self._began_s + at_s, size * per_byte, alarm=alarm)
+
+    def _taken(self, reach: Reach) -> list[tuple[str, float]]:
+        """The days' budgets that a save takes from, and how much of each for a byte. What is sent to an object store
+        was written to the ssd before."""
+        tiers = [tier for tier in (Reach.REBOOT, Reach.MACHINE) if tier <= reach]
+        taken = [(f"bytes {tier.name}", 1.0) for tier in tiers]
+        taken.append(("money", sum(self._budget.prices.get(tier, 0.0) for tier in tiers) / GB))
+        return [(name, per_byte) for name, per_byte in taken if name in self._days]
+
+    def _of(self, at_s: float, cost: SaveCost, memory_used: float) -> list[Allowance]:
+        reach, size = cost.reach, cost.size
+        found = [self._lost.allowance("lost time", "s", reach, cost.lost_s)]
+        for name, per_byte in self._taken(reach):
+            day = self._days[name]
+            left, for_alarms = day.left(self._began_s + at_s)
+            found.append(
+                Allowance(
+                    name="money" if name == "money" else "bytes a day",
+                    unit="a day" if name == "money" else f"bytes to {'the ssd' if 'REBOOT' in name else 'the store'}",
+                    reach=reach,
+                    left=left,
+                    limit=day.limit,
+                    per_save=size * per_byte,
+                    for_alarms=for_alarms,
+                )
+            )
+        if self._network is not None and reach is Reach.MACHINE:
+            found.append(self._network.allowance("network", "bytes", reach, size))
+        if self._budget.memory is not None:
+            limit, left = self._budget.memory, self._budget.memory - memory_used
+            memory = Allowance(
+                name="memory", reach=reach, unit="bytes", left=left, limit=limit, per_save=cost.memory, for_alarms=left
+            )
+            found.append(memory)
+        return found
+
+
+class _Bucket:
+    """Fills with time up to what it can hold; alarms have a bucket of their own that fills half as fast."""
+
+    def __init__(self, *, rate: float, held: float, left: float) -> None:
+        self.rate, self.held, self.left = rate, held, left
+        self.for_alarms = ALARM_SHARE * left
+        self._at_s = 0.0
+
+    def fill(self, at_s: float) -> None:
+        earned = self.rate * max(0.0, at_s - self._at_s)
+        self._at_s = max(at_s, self._at_s)
+        self.left = min(self.held, self.left + earned)
+        self.for_alarms = min(ALARM_SHARE * self.held, self.for_alarms + ALARM_SHARE * earned)
+
+    def hold(self, per_save: float) -> None:
+        """A save that takes more than the bucket holds must be possible, also for an alarm, after a longer wait."""
+        self.held = max(self.held, per_save / ALARM_SHARE)
+
+    def take(self, amount: float, *, alarm: bool) -> None:
+        self.left -= amount
+        self.for_alarms -= amount if alarm else 0.0
+
+    def allowance(self, name: str, unit: str, reach: Reach, per_save: float) -> Allowance:
+        return Allowance(
+            name=name,
+            reach=reach,
+            unit=unit,
+            left=self.left,
+            limit=self.held,
+            per_save=per_save,
+            for_alarms=min(self.left, self.for_alarms),
+        )
+
+
+class _Day:
+    """What was taken within the last 24 hours, counted by parts of a day. A part is forgotten a day after the newest
+    in it, so that no 24 hours, whenever they begin, see more than the limit."""
+
+    def __init__(self, limit: float) -> None:
+        self.limit = limit
+        self._parts: list[list[float]] = []  # first and newest wall time, amount, that of it for alarms
+
+    def take(self, now_s: float, amount: float, *, alarm: bool) -> None:
+        if amount <= 0:
+            return
+        if self._parts:
+            now_s = max(now_s, self._parts[-1][1])  # a wall clock may be set back
+        if not self._parts or now_s - self._parts[-1][0] >= DAY_S / PARTS:
+            self._parts.append([now_s, now_s, 0.0, 0.0])
+        part = self._parts[-1]
+        part[1] = now_s
+        part[2] += amount
+        part[3] += amount if alarm else 0.0
+
+    def left(self, now_s: float) -> tuple[float, float]:
+        """For any save, and for one that an alarm asks for."""
+        self._parts = [part for part in self._parts if now_s - part[1] < DAY_S]
+        left = self.limit - math.fsum(part[2] for part in self._parts)
+        for_alarms = ALARM_SHARE * self.limit - math.fsum(part[3] for part in self._parts)
+        return left, min(left, for_alarms)
+
+    def state(self) -> list[list[float]]:
+        return [list(part) for part in self._parts]
+
+    def apply(self, state: Sequence[Sequence[float]]) -> None:
+        self._parts = sorted([*self._parts, *(list(map(float, part)) for part in state)])

@@ -1,0 +1,52 @@
+"""A CUSUM that teaches itself: it notices that a series has gone up and stays up, however little each value says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from mementum.perceive.level import CLIP, Level
+
+SUM_MAX = 2.0  # times the limit: a rise that nobody has answered is over within about as many values as it took to see
+
+
+class Cusum:
+    """Page's one-sided cumulative sum (Biometrika 41, 1954), upwards: S = max(0, S + u - slack).
+
+    u is the value above the series' own level, in units of its own spread, at most CLIP: more than that of a single
+    value is a spike, which is somebody else's to see. Level and spread are learnt as it goes (self-starting, as in
+    Hawkins, The Statistician 36, 1987, with an exponential memory, since a run's noise changes over its life). They
+    learn nothing while S is above the limit. `restart` forgets all: what has risen is the new normal."""
+
+    def __init__(self, *, slack: float, limit: float, memory: int) -> None:
+        self._slack, self._limit = slack, limit
+        self._sum = 0.0
+        self.level = Level(memory=memory)
+        self.rising = 0  # values since the sum was last 0
+
+    def add(self, value: float) -> float | None:
+        """Take one finite value. The sum where it is above the limit, else None."""
+        spread = self.level.spread
+        if not self.level.known or spread == 0.0:
+            self.level.learn(value)
+            return None
+        above = min((value - self.level.value) / spread, CLIP)
+        self._sum = min(max(0.0, self._sum + above - self._slack), SUM_MAX * self._limit)
+        self.rising = self.rising + 1 if self._sum > 0.0 else 0
+        if self._sum > self._limit:
+            return self._sum
+        self.level.learn(value)
+        return None
+
+    def restart(self) -> None:
+        """Forget level, spread and sum."""
+        self._sum, self.rising = 0.0, 0
+        self.level.forget()
+
+    def state(self) -> dict[str, float]:
+        """Its memory as plain numbers, for `apply`."""
+        return {**self.level.state(), "sum": self._sum, "rising": self.rising}
+
+    def apply(self, state: Mapping[str, float]) -> None:
+        """Go on from what `state` gave."""
+        self.level.apply(state)
+        self._sum, self.rising = state["sum"], int(state["rising"])

@@ -1,0 +1,126 @@
+"""What gradients show at an optimizer's step: their norms, from a sample that full norms calibrate."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
+
+from mementum.perceive.late import Late
+from mementum.perceive.stepping import Read, Stepping
+from mementum.perceive.vitals import GradientReading
+from mementum.records import record
+
+FULL_EVERY = 20  # steps: reading 100 million gradients in full takes as long as twenty to fifty samples of them
+
+
+@record
+class Sampling:
+    """How well gradients are known. `part` of their elements is read at an ordinary step; `error`: median relative
+    error of the estimated norm of all against the full one, over the last `count` full readings that had something to
+    be compared with; None before the first."""
+
+    part: float
+    error: float | None
+    count: int
+
+
+class Gradients:
+    """Reads the gradients of `optimizers` at each of their steps, and waits for no device.
+
+    A sample of every tensor is read, and every `full_every` steps all of it: the ratio of both is the factor by which
+    the next samples are corrected. Where a few rows of an embedding carry most of the norm, the estimate is off by a
+    fifth and more: `sampling` says by how much. Halfway between, Adam's moments are read on the same sample.
+
+    Norms are those of what the optimizer is about to use: after clipping, of a sharded tensor this process's shard. A
+    loss scale is divided out where the optimizer has it (fused ones under GradScaler); else gradients count as they
+    stand, and then only ratios mean anything. `names`: of layers, by `id` of the parameter; several may share one.
+
+    Whatever cannot be read ends the reading for good, told once; training goes on."""
+
+    def __init__(
+        self,
+        optimizers: Mapping[str, Optimizer],
+        names: Mapping[int, str],
+        *,
+        full_every: int = FULL_EVERY,
+        tell: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        assert full_every >= 1
+        self._steppings = {
+            id(optimizer): Stepping(name, optimizer, names, full_every=full_every)
+            for name, optimizer in optimizers.items()
+        }
+        self._late: Late[tuple[Stepping, Read]] = Late()
+        self._tell = tell
+        self._blind = False
+        self._pid = os.getpid()
+        # One registration for all optimizers, also copies and wrapped ones; it is filtered by identity.
+        self._handle = register_optimizer_step_pre_hook(self._before_step)
+
+    def take(self) -> GradientReading | None:
+        """What has come since the last call: of each optimizer what its last step showed, on a device one step late.
+        None: nothing has. The norm is of all optimizers, each as it was last read, so that it does not jump where they
+        step in turn."""
+        fresh: list[GradientReading] = []
+        try:
+            fresh = [reading for (of, read), values in self._late.ready() if (reading := of.digest(read, values))]
+        except RuntimeError as error:
+            self._give_up(error)
+        if not fresh:
+            return None
+        squares = [stepping.square for stepping in self._steppings.values() if stepping.square is not None]
+        finite = all(reading.finite for reading in fresh)
+        largest = max(fresh, key=lambda reading: reading.layer_ratio or 0.0)
+        update = [one.update_ratio for one in self._steppings.values() if one.update_ratio is not None]
+        curvature = [one.curvature for one in self._steppings.values() if one.curvature is not None]
+        return GradientReading(
+            finite=finite,
+            norm=sum(squares) ** 0.5 if squares and fresh[-1].norm is not None else None,
+            layer_ratio=largest.layer_ratio,
+            layer=largest.layer,
+            update_ratio=max(update, default=None),
+            curvature=max(curvature, default=None),
+        )
+
+    def sampling(self) -> tuple[Sampling, ...]:
+        """How well the gradients of each optimizer are known, in the order of the optimizers."""
+        return tuple(
+            Sampling(part=one.part, error=one.errors.median() if len(one.errors) else None, count=len(one.errors))
+            for one in self._steppings.values()
+        )
+
+    def close(self) -> None:
+        """Let go of the optimizers."""
+        self._handle.remove()
+
+    def state(self) -> dict[str, Any]:
+        """What is usual for each layer, and the factors of the sample, as plain values."""
+        return {stepping.name: stepping.state() for stepping in self._steppings.values()}
+
+    def apply(self, state: Mapping[str, Any]) -> None:
+        """Go on from a `state`: layers are compared with what was usual there, until enough new steps were seen."""
+        for stepping in self._steppings.values():
+            if stepping.name in state:
+                stepping.apply(state[stepping.name])
+
+    def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        stepping = self._steppings.get(id(optimizer))
+        if stepping is None or self._blind or os.getpid() != self._pid or torch.compiler.is_compiling():
+            return
+        try:
+            with torch.no_grad():
+                taken = stepping.read()
+                if taken is not None:
+                    read, parts = taken
+                    self._late.put((stepping, read), parts)
+        # What a tensor of somebody else's class, or a device without memory, answers to being read.
+        except (RuntimeError, TypeError, ValueError, AttributeError, KeyError, IndexError) as error:
+            self._give_up(error)
+
+    def _give_up(self, error: Exception) -> None:
+        self._blind = True
+        self._tell(f"gradients are not read any more: {type(error).__name__}: {error}; training goes on")

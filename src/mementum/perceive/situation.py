@@ -1,0 +1,327 @@
+"""Perception: all that is seen of a run, put together after each step as the situation that decisions are made from."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import field, replace
+from math import isfinite
+from typing import Any, Literal
+
+from mementum.clock import Clock
+from mementum.perceive.alarms import Detectors
+from mementum.perceive.budgets import Budgets
+from mementum.perceive.costs import Costs, SaveCost
+from mementum.perceive.deadlines import Deadlines
+from mementum.perceive.exposure import Exposure
+from mementum.perceive.gradients import Gradients
+from mementum.perceive.hazards import Hazards
+from mementum.perceive.late import Late
+from mementum.perceive.memory import Memory
+from mementum.perceive.notices import Notices
+from mementum.perceive.risk import Risk
+from mementum.perceive.timing import StepTimes
+from mementum.perceive.vitals import VitalSigns
+from mementum.records import Alarm, Notice, Reach, Save, Situation, Standing, Vitals, record
+
+LOSS, NORM = "loss", "grad_norm"  # the names under which a loop records them
+EVALUATED = ("eval_loss", "val_loss", "validation_loss")  # the first of these that is new is an evaluation's
+NAMES_MAX = 256  # of metrics whose newest and best are remembered: more are made of something that changes
+
+
+@record
+class Told:
+    """What the loop told of a step, with what the run knows. `metrics`: numbers, words, tensors of one element."""
+
+    step: int
+    epoch: int
+    ends_epoch: bool
+    since_save_steps: int = 0
+    since_save_s: float = 0.0
+    saves_in_flight: int = 0
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    total_steps: int | None = None
+    events: tuple[str, ...] = ()
+
+
+@record
+class Senses:
+    """The parts; None for one that is switched off. `lr` reads the learning rate of now. `best`: the names of metrics
+    of which the best is wanted, and whether that is the lowest or the highest."""
+
+    costs: Costs
+    hazards: Hazards
+    budgets: Budgets
+    signs: VitalSigns | None = None
+    gradients: Gradients | None = None
+    detectors: Detectors | None = None
+    memory: Memory | None = None
+    times: StepTimes
+    notices: Notices | None = None
+    deadlines: Deadlines | None = None
+    lr: Callable[[], float | None] = field(default=lambda: None)
+    best: Mapping[str, Literal["min", "max"]] = field(default_factory=dict)
+    loss_window: int | None = None  # of the losses whose spread the window policy asks for
+    every: int = 1  # steps from one look at loss and gradients to the next
+
+
+@record
+class _Saving:
+    """A save that was begun, what was charged for it, and when by the clock its state was taken."""
+
+    reach: Reach
+    taken_s: float
+    clock_s: float
+    charged: SaveCost
+    alarm: bool
+    answers: frozenset[str]  # sources of the notices before it, until it is durable
+
+
+class Perception:
+    """Belongs to the training's thread, but for `ended` and `measured`, which any thread may tell.
+
+    What is told of a save counts from the next look on."""
+
+    def __init__(self, senses: Senses, *, clock: Clock, step: int) -> None:
+        self._senses, self._clock = senses, clock
+        self._began_s = clock.monotonic()
+        self._exposure = Exposure(step=step)
+        self._reaches = tuple(cost.reach for cost in senses.costs.every())
+        self._risk = Risk()
+        self._late: Late[int] = Late()
+        self._saving: dict[str, _Saving] = {}
+        self._ended: deque[tuple[str, bool]] = deque()
+        self._measured: deque[tuple[str, Mapping[str, Any]]] = deque()
+        self._newest: dict[str, float] = {}
+        self._best: dict[str, float] = {}
+        self._evaluated: float | None = None
+
+    @property
+    def at_s(self) -> float:
+        """Seconds since the attempt began."""
+        return self._clock.monotonic() - self._began_s
+
+    def look(self, told: Told) -> Situation:
+        """The situation after a step."""
+        self.take_in()
+        at_s, senses = self.at_s, self._senses
+        step_s = senses.times.tick()
+        best = dict(self._best)
+        self._note_metrics(told.metrics)
+        vitals, alarms, risk = self._look_at(told, at_s, step_s)
+        rates = senses.hazards.rates(at_s, self._reaches)
+        self._exposure.advance(at_s, told.step, rates)
+        costs = senses.costs.every()
+        return Situation(
+            step=told.step,
+            epoch=told.epoch,
+            ends_epoch=told.ends_epoch,
+            since_save_steps=told.since_save_steps,
+            since_save_s=told.since_save_s,
+            saves_in_flight=told.saves_in_flight,
+            total_steps=told.total_steps,
+            at_s=at_s,
+            step_s=senses.times.median_s(),
+            notices=self.notices(),
+            vitals=vitals,
+            alarms=alarms,
+            standings=tuple(self._standing(cost, rates[cost.reach]) for cost in costs),
+            allowances=senses.budgets.allowances(at_s, costs),
+            loss_std=self._loss_std(),
+            risk=risk[0],
+            risk_rose=risk[1],
+            metrics=dict(self._newest),
+            best=best,
+            events=told.events,
+        )
+
+    def notices(self) -> tuple[Notice, ...]:
+        """What no save has answered yet, also none on its way."""
+        answered = frozenset[str]().union(*(saving.answers for saving in self._saving.values()))
+        return tuple(notice for notice in self._all_notices() if notice.source not in answered)
+
+    def _all_notices(self) -> tuple[Notice, ...]:
+        senses = self._senses
+        heard = senses.notices.pending() if senses.notices is not None else ()
+        return (*heard, *(senses.deadlines.pending(self._clock.monotonic()) if senses.deadlines is not None else ()))
+
+    def evaluated(self, values: Mapping[str, Any]) -> None:
+        """Metrics that came late: of an evaluation, say. They count at the next step."""
+        self._note_metrics(values)
+
+    def taken(self, id: str, save: Save) -> None:
+        """A save has begun, and its state is that of now."""
+        at_s, alarm = self.at_s, save.cause == "alarm"
+        reach = max((one for one in self._reaches if one <= save.reach), default=None)
+        if reach is None:
+            return
+        charged = self._senses.costs.of(reach)
+        self._senses.budgets.spent(at_s, charged, alarm=alarm)
+        self._saving[id] = _Saving(
+            reach=reach,
+            taken_s=self._exposure.begun(reach),
+            clock_s=self._clock.monotonic(),
+            charged=charged,
+            alarm=alarm,
+            answers=frozenset(notice.source for notice in self._all_notices()),
+        )
+
+    def ended(self, id: str, *, durable: bool) -> None:
+        """The save with this id is durable, or nothing comes of it."""
+        self._ended.append((id, durable))
+
+    def measured(self, id: str, cost: Mapping[str, Any]) -> None:
+        """What a durable save has cost: the keyword arguments of `Costs.told`."""
+        self._measured.append((id, cost))
+
+    def state(self) -> dict[str, Any]:
+        """What is remembered of the run, as plain values, so that a resume goes on with it."""
+        senses = self._senses
+        parts = {"signs": senses.signs, "gradients": senses.gradients, "detectors": senses.detectors}
+        return {
+            **{name: part.state() for name, part in parts.items() if part is not None},
+            "risk": self._risk.state(),
+            "times": senses.times.state(),
+            "budgets": senses.budgets.state(),
+            "newest": dict(self._newest),
+            "best": dict(self._best),
+        }
+
+    def apply(self, state: Mapping[str, Any]) -> None:
+        """Go on from a `state`. KeyError, TypeError or ValueError if it is none of ours."""
+        senses = self._senses
+        parts: dict[str, Any] = {"signs": senses.signs, "gradients": senses.gradients, "detectors": senses.detectors}
+        parts |= {"risk": self._risk, "times": senses.times, "budgets": senses.budgets}
+        for name, part in parts.items():
+            if part is not None and name in state:
+                part.apply(state[name])
+        self._newest = {str(name): float(value) for name, value in state["newest"].items()}
+        self._best = {str(name): float(value) for name, value in state["best"].items()}
+
+    def close(self) -> None:
+        """Let go of hooks, files and threads. Notices are their owner's to close."""
+        for part in (self._senses.gradients, self._senses.memory, self._senses.deadlines):
+            if part is not None:
+                part.close()
+
+    def take_in(self) -> None:
+        """Count what other threads have told since the last step."""
+        while self._ended:
+            id, durable = self._ended.popleft()
+            saving = self._saving.get(id)
+            if saving is None:
+                continue
+            if durable:
+                self._exposure.durable(saving.reach, saving.taken_s)
+                self._answer(saving.clock_s)
+                self._saving[id] = replace(saving, answers=frozenset())
+            else:
+                self._exposure.failed(saving.reach, saving.taken_s)
+                self._senses.budgets.corrected(self.at_s, saving.charged, lost_s=0.0, written=0, alarm=saving.alarm)
+                del self._saving[id]
+        while self._measured:
+            id, cost = self._measured.popleft()
+            saving = self._saving.pop(id, None)
+            if saving is None:
+                continue
+            self._senses.costs.told(saving.reach, **cost)
+            lost_s = cost["blocked_s"] if cost["lost_s"] is None else max(cost["lost_s"], cost["blocked_s"])
+            self._senses.budgets.corrected(
+                self.at_s, saving.charged, lost_s=lost_s, written=cost["written"], alarm=saving.alarm
+            )
+
+    def _answer(self, taken_s: float) -> None:
+        """Notices that came before the state was taken need no further save."""
+        if self._senses.notices is not None:
+            self._senses.notices.answered(taken_s)
+        if self._senses.deadlines is not None:
+            self._senses.deadlines.answered(taken_s)
+
+    def _look_at(
+        self, told: Told, at_s: float, step_s: float | None
+    ) -> tuple[Vitals | None, tuple[Alarm, ...], tuple[float, bool]]:
+        senses = self._senses
+        evaluated, self._evaluated = self._evaluated, None
+        if senses.signs is None or told.step % senses.every:
+            return None, (), (0.0, False)
+        loss, norm = self._arrived(told)
+        memory = senses.memory.look(told.step) if senses.memory is not None else None
+        vitals = senses.signs.observe(
+            told.step,
+            at_s=at_s,
+            loss=loss,
+            grad_norm=norm,
+            lr=senses.lr(),
+            reading=senses.gradients.take() if senses.gradients is not None else None,
+            memory_used=None if memory is None else memory.part,
+            memory_steps_left=None if memory is None else memory.steps_left,
+            step_s=step_s,
+        )
+        alarms: tuple[Alarm, ...] = ()
+        if senses.detectors is not None:
+            save_s = min((cost.durable_s for cost in senses.costs.every()), default=None)
+            alarms = senses.detectors.look(vitals, eval_loss=evaluated, save_s=save_s)
+        return vitals, alarms, self._risk.look(vitals, alarms)
+
+    def _arrived(self, told: Told) -> tuple[Any, Any]:
+        """Loss and gradient norm of this step; where they are on a device, those of the step whose have come."""
+        loss, norm = told.metrics.get(LOSS), told.metrics.get(NORM)
+        on_device: list[Any] = [one for one in (loss, norm) if _is_on_device(one)]
+        if not on_device:
+            return loss, norm
+        self._late.put(len(on_device), on_device)
+        arrived = self._late.ready()
+        if not arrived:
+            return None, None
+        values = iter(arrived[-1][1])
+        return tuple(next(values, None) if _is_on_device(one) else one for one in (loss, norm))  # type: ignore[return-value]
+
+    def _note_metrics(self, metrics: Mapping[str, Any]) -> None:
+        for name, value in metrics.items():
+            if name in (LOSS, NORM) and name not in self._senses.best:
+                continue
+            known = _number(value)
+            if known is None or (name not in self._newest and len(self._newest) >= NAMES_MAX):
+                continue
+            self._newest[name] = known
+            if name in EVALUATED:
+                self._evaluated = known
+            mode = self._senses.best.get(name, "min")
+            before = self._best.get(name)
+            if not isfinite(known):
+                continue
+            if before is None or (known < before if mode == "min" else known > before):
+                self._best[name] = known
+
+    def _loss_std(self) -> float | None:
+        signs, window = self._senses.signs, self._senses.loss_window
+        return None if signs is None or window is None else signs.loss_std(window)
+
+    def _standing(self, cost: SaveCost, rate: float) -> Standing:
+        exposure, reach = self._exposure, cost.reach
+        return Standing(
+            reach=reach,
+            since_s=exposure.since_s(reach),
+            since_steps=exposure.since_steps(reach),
+            cost_s=cost.lost_s,
+            durable_s=cost.durable_s,
+            size=cost.size,
+            rate=rate,
+            exposure_s=exposure.seconds(reach),
+            in_flight=exposure.in_flight(reach),
+        )
+
+
+def _is_on_device(value: Any) -> bool:
+    device = getattr(value, "device", None)
+    return getattr(device, "type", "cpu") != "cpu" and getattr(value, "numel", lambda: 0)() == 1
+
+
+def _number(value: Any) -> float | None:
+    """A plain number that is here; what would have to be fetched from a device is not."""
+    if isinstance(value, bool | str) or _is_on_device(value):
+        return None
+    try:
+        return float(getattr(value, "item", lambda: value)())
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        return None

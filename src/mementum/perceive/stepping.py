@@ -1,0 +1,262 @@
+"""One optimizer's gradients: read at its step, and understood when the values have come."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import repeat
+from math import isfinite, nan, sqrt
+from operator import is_, is_not
+from statistics import median
+from typing import Any
+
+import torch
+from torch.optim.optimizer import Optimizer
+
+from mementum.perceive.layers import Layers
+from mementum.perceive.robust import RunningMedian
+from mementum.perceive.sample import BLOCK, Sample, dense_of, full_norms
+from mementum.perceive.vitals import GradientReading
+from mementum.records import record
+
+CALIBRATIONS = 9  # full readings whose factors count: their median passes four wild ones by
+ERRORS = 64  # full readings over which the error of the estimate is told
+
+
+@record
+class Moments:
+    """What must be known to understand the sums of Adam's moments. A rate or step that is None lies on a device: it
+    comes with the values."""
+
+    numbers: tuple[int, ...]  # of the parameters that have moments
+    group_of: tuple[int, ...]  # for each of them
+    rates: tuple[float | None, ...]  # learning rates, by group
+    betas: tuple[float, float]
+    step: float | None
+
+
+@record
+class Read:
+    """What was read at a step, in the order of its values: sample norms, full norms, moments, loss scale."""
+
+    sample: Sample
+    present: tuple[int, ...]  # numbers of the parameters that had a gradient
+    full: tuple[int, ...] = ()  # of those that were read in full
+    moments: Moments | None = None
+    scaled: bool = False
+
+
+class Stepping:
+    """What is known of one optimizer's gradients. `square`: of its last norm; None before the first."""
+
+    def __init__(self, name: str, optimizer: Optimizer, names: Mapping[int, str], *, full_every: int) -> None:
+        self.name = name
+        self.errors = RunningMedian(ERRORS)
+        self.square: float | None = None
+        self.update_ratio: float | None = None
+        self.curvature: float | None = None
+        self._optimizer, self._names = optimizer, names
+        self._full_every, self._count = full_every, 0
+        self._layers = Layers(())
+        self._factors: dict[int, RunningMedian] = {}
+        self._lay_out([])
+
+    @property
+    def part(self) -> float:
+        return self._sample.part
+
+    def read(self) -> tuple[Read, list[torch.Tensor]] | None:
+        """Queue the reading of the gradients that are there; None where there are none. Waits for no device."""
+        parameters = [parameter for group in self._optimizer.param_groups for parameter in group["params"]]
+        if len(parameters) != len(self._parameters) or not all(map(is_, parameters, self._parameters)):
+            self._lay_out(parameters)
+        gradients: list[torch.Tensor | None] = [parameter.grad for parameter in parameters]
+        present = self._everything
+        if not all(map(is_not, gradients, repeat(None))):
+            present = tuple(number for number, gradient in enumerate(gradients) if gradient is not None)
+        if not present or (self._sample.on_cuda and torch.cuda.is_current_stream_capturing()):
+            return None
+        parts = self._sample.norms(gradients)
+        full: tuple[int, ...] = ()
+        moments = None
+        if self._count % self._full_every == 0:
+            full = self._read_in_full(gradients, parts)
+        elif self._count % self._full_every == self._full_every // 2:
+            moments = self._read_moments(parts)
+        self._count += 1
+        scale = getattr(self._optimizer, "grad_scale", None)
+        if scale is not None:
+            parts.append(scale.reshape(1))
+        return Read(sample=self._sample, present=present, full=full, moments=moments, scaled=scale is not None), parts
+
+    def digest(self, read: Read, values: Sequence[float]) -> GradientReading | None:
+        """Understand the values of a reading; None where a loss scale makes the optimizer leave out the step."""
+        order, count = self._sample.order, len(self._parameters)
+        if read.sample is not self._sample:
+            return None  # the parameters are others by now
+        norms = list(values[:count])
+        if not self._sample.in_order:
+            for number, norm in zip(order, values, strict=False):
+                norms[number] = norm
+        if len(read.present) < count:
+            there = set(read.present)
+            norms = [norm if number in there else nan for number, norm in enumerate(norms)]
+        fulls = dict(zip(read.full, values[count:], strict=False))
+        scale = values[-1] if read.scaled else 1.0
+        if not isfinite(sum(norms[number] for number in read.present) + sum(fulls.values())):
+            return None if read.scaled else GradientReading(finite=False)
+        self.square, layers = self._estimate(norms, fulls, scale)
+        if read.moments is not None:
+            self._understand(read.moments, values[count:])
+        largest = self._layers.largest_ratio(layers)
+        return GradientReading(
+            norm=sqrt(self.square),
+            layer_ratio=None if largest is None else largest[0],
+            layer=None if largest is None else largest[1],
+            update_ratio=self.update_ratio,
+            curvature=self.curvature,
+        )
+
+    def state(self) -> dict[str, Any]:
+        factors = {str(number): factor.median() for number, factor in self._factors.items() if len(factor)}
+        return {"layers": self._layers.state(), "factors": factors}
+
+    def apply(self, state: Mapping[str, Any]) -> None:
+        self._lay_out([parameter for group in self._optimizer.param_groups for parameter in group["params"]])
+        self._layers.apply(state["layers"])
+        for number, factor in self._factors.items():
+            if str(number) in state["factors"]:
+                factor.add(float(state["factors"][str(number)]))
+                self._factor[number] = factor.median()
+
+    def _lay_out(self, parameters: list[torch.Tensor]) -> None:
+        """Made anew only where the optimizer has other parameters; what is usual for a layer stays known."""
+        self._parameters = parameters
+        self._everything = tuple(range(len(parameters)))
+        self._sample = Sample(parameters)
+        names = [self._names.get(id(one), f"{self.name}[{number}]") for number, one in enumerate(parameters)]
+        place = {name: number for number, name in enumerate(dict.fromkeys(names))}
+        self._layer_of = [place[name] for name in names]
+        usual = self._layers.state()
+        self._layers = Layers(tuple(place))
+        self._layers.apply(usual)
+        sizes = self._sample.sizes
+        self._factor = [sqrt(max(1.0, size / BLOCK)) for size in sizes]
+        self._factors = {n: RunningMedian(CALIBRATIONS) for n, size in enumerate(sizes) if size > BLOCK}
+
+    def _estimate(
+        self, norms: Sequence[float], fulls: Mapping[int, float], scale: float
+    ) -> tuple[float, Sequence[float]]:
+        """The square of the norm of all, and each layer's norm, NaN where none of it was there; calibrates by the
+        way."""
+        estimated = [norm * factor / scale for norm, factor in zip(norms, self._factor, strict=True)]
+        best = estimated
+        if fulls:
+            best = list(estimated)
+            for number, full in fulls.items():
+                best[number] = full / scale
+        square = _square(best)
+        if fulls:
+            if square > 0 and all(len(self._factors[number]) for number in fulls):
+                self.errors.add(abs(sqrt(_square(estimated) / square) - 1))
+            self._calibrate(norms, fulls)
+        if len(self._layers.names) == len(best):  # each its own layer
+            return square, best
+        squares = [nan] * len(self._layers.names)
+        for norm, layer in zip(best, self._layer_of, strict=True):
+            if norm == norm:
+                squares[layer] = norm * norm if squares[layer] != squares[layer] else squares[layer] + norm * norm
+        return square, [sqrt(one) for one in squares]
+
+    def _calibrate(self, norms: Sequence[float], fulls: Mapping[int, float]) -> None:
+        for number, full in fulls.items():
+            if norms[number] > 0 and full > 0:
+                factor = self._factors[number]
+                factor.add(full / norms[number])
+                self._factor[number] = factor.median()
+
+    def _read_in_full(self, gradients: Sequence[torch.Tensor | None], parts: list[torch.Tensor]) -> tuple[int, ...]:
+        numbers = [number for number in self._factors if gradients[number] is not None]
+        dense = [dense_of(gradient) for number in numbers if (gradient := gradients[number]) is not None]
+        vectors, order = full_norms(dense)
+        parts += vectors
+        return tuple(numbers[number] for number in order)
+
+    def _read_moments(self, parts: list[torch.Tensor]) -> Moments | None:
+        """Adam's moments and the weights, on the sample: norms of updates and of weights, sums of second moments."""
+        groups = self._optimizer.param_groups
+        first: list[torch.Tensor | None] = [None] * len(self._parameters)
+        second: list[torch.Tensor | None] = [None] * len(self._parameters)
+        plain = _as_it_is if self._sample.is_plain else dense_of
+        group_of: dict[int, int] = {}
+        step: Any = None
+        number = -1
+        for place, group in enumerate(groups):
+            for parameter in group["params"]:
+                number += 1
+                state = self._optimizer.state.get(parameter) or {}
+                moment, squared = state.get("exp_avg"), state.get("max_exp_avg_sq", state.get("exp_avg_sq"))
+                if moment is None or squared is None or "betas" not in group:
+                    continue
+                moment, squared = plain(moment), plain(squared)
+                if not self._sample.fits(number, moment) or not self._sample.fits(number, squared):
+                    continue
+                first[number], second[number] = moment, squared
+                group_of[number] = place
+                step = state.get("step") if step is None else step
+        if not group_of or step is None:
+            return None
+        weights = [plain(one) if number in group_of else None for number, one in enumerate(self._parameters)]
+        some = groups[next(iter(group_of.values()))]
+        self._sample.append_moments(parts, first, second, weights, eps=float(some["eps"]))
+        rates = [_known(group["lr"]) for group in groups]
+        at = _known(step)
+        parts += [group["lr"].reshape(1) for group, rate in zip(groups, rates, strict=True) if rate is None]
+        if at is None:
+            parts.append(step.reshape(1))
+        return Moments(
+            numbers=tuple(group_of),
+            group_of=tuple(group_of.values()),
+            rates=tuple(rates),
+            betas=(float(some["betas"][0]), float(some["betas"][1])),
+            step=at,
+        )
+
+    def _understand(self, moments: Moments, values: Sequence[float]) -> None:
+        """The update of a parameter is lr sqrt(1 - beta2^t) / (1 - beta1^t) times first moment over root of second
+        (Kingma and Ba, Adam, 2015, end of section 2): without weight decay, with epsilon as in that form."""
+        count, order = len(self._parameters), self._sample.order
+        rest = iter(values[3 * count :])
+        rates = [next(rest) if rate is None else rate for rate in moments.rates]
+        step = max(1.0, next(rest) if moments.step is None else moments.step)
+        beta1, beta2 = moments.betas
+        bias = sqrt(1 - beta2**step) / (1 - beta1**step)
+        row = {number: place for place, number in enumerate(order)}
+        updates, weights = [0.0] * len(self._layers.names), [0.0] * len(self._layers.names)
+        trace, size = 0.0, 0
+        for number, group in zip(moments.numbers, moments.group_of, strict=True):
+            updated, weight, second = (values[row[number] + block * count] for block in range(3))
+            whole, layer = self._sample.sizes[number], self._layer_of[number]
+            share = max(1.0, whole / BLOCK)
+            updates[layer] += share * (rates[group] * bias * updated) ** 2
+            weights[layer] += share * weight * weight
+            trace += share * second
+            size += whole
+        ratios = [sqrt(one / weight) for one, weight in zip(updates, weights, strict=True) if weight > 0]
+        ratios = [ratio for ratio in ratios if isfinite(ratio)]
+        self.update_ratio = median(ratios) if ratios else None
+        self.curvature = trace / size if size and isfinite(trace) else None
+
+
+def _as_it_is(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
+
+
+def _square(norms: Sequence[float]) -> float:
+    return sum(norm * norm for norm in norms if norm == norm)  # but for those that were not there
+
+
+def _known(value: Any) -> float | None:
+    """A number that is known here; None of one on a device, which is not asked for."""
+    if isinstance(value, torch.Tensor) and value.device.type != "cpu":
+        return None
+    return float(value)

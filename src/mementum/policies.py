@@ -1,0 +1,111 @@
+"""Policies: from settings to the policy that a run asks, and what of the settings cannot be kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from mementum.config import policies as wished
+from mementum.config.settings import Settings
+from mementum.decide.alarm import BeforeCrash
+from mementum.decide.before import BeforeStop
+from mementum.decide.budget import Within
+from mementum.decide.cost import CostOptimal
+from mementum.decide.feasibility import Limits, Planned, unmeetable
+from mementum.decide.happening import BestMetric, OnEvent
+from mementum.decide.interval import EveryEpoch, EverySeconds, EverySteps
+from mementum.decide.observing import Observing
+from mementum.decide.policy import First, Policy
+from mementum.decide.precedence import in_order
+from mementum.decide.tolerance import Tolerance
+from mementum.decide.window import Window
+from mementum.errors import UsageError
+from mementum.perceive.budgets import GB
+from mementum.perceive.costs import SaveCost
+from mementum.perceive.hazards import Hazards
+from mementum.records import Granularity, Reach
+
+GRANULARITIES = {
+    "full": Granularity.FULL,
+    "weights": Granularity.WEIGHTS,
+    "weights_and_optimizer": Granularity.WEIGHTS_AND_OPTIMIZER,
+    "essentials": Granularity.ESSENTIALS,
+}
+
+
+def policy_of(policy: Policy | None, settings: Settings, *, explicit: bool) -> Policy:
+    """What a run asks: a policy of the caller's, or that of the settings. `explicit`: the caller has said when to save,
+    in so many words, and no budget that nobody has set may refuse it."""
+    if policy is not None:
+        if not callable(getattr(policy, "decide", None)):
+            raise UsageError(f"a policy has a method decide, got {policy!r}")
+        chosen: Policy = First(policies=(BeforeStop(), policy))
+    else:
+        chosen = in_order([BeforeStop(), *_wished(settings)])
+        if not explicit:
+            lost_s = settings.tolerance.max_lost
+            chosen = Within(policy=chosen, max_lost_s=lost_s)
+    return Observing(policy=chosen) if settings.observe else chosen
+
+
+def _wished(settings: Settings) -> list[Policy]:
+    found: list[Policy] = []
+    if settings.every_steps is not None:
+        found.append(EverySteps(steps=settings.every_steps))
+    if settings.every_s is not None:
+        found.append(EverySeconds(seconds=settings.every_s))
+    by_cost = False
+    for one in settings.policy or (() if found else (wished.Cost(),)):
+        by_cost = by_cost or isinstance(one, wished.Cost)
+        made = _made(one)
+        if made is not None:
+            found.append(made)
+    if settings.tolerance.max_lost is not None:
+        found.append(Tolerance(max_lost_s=settings.tolerance.max_lost))
+    if by_cost and settings.alarms is not None:
+        found.append(BeforeCrash())
+    return found
+
+
+def _made(one: Any) -> Policy | None:
+    granularity = GRANULARITIES[getattr(one, "granularity", "full")]
+    match one:
+        case wished.Cost():
+            return CostOptimal(rates_least={reach: Hazards().rate(reach, 0.0) / 10 for reach in Reach})
+        case wished.Window():
+            return Window(base_steps=one.base_interval, risk_threshold=one.risk_threshold, decay=one.decay)
+        case wished.Steps():
+            return EverySteps(steps=one.every, granularity=granularity)
+        case wished.Seconds():
+            return EverySeconds(seconds=one.every, granularity=granularity)
+        case wished.Epoch():
+            return EveryEpoch(every=one.every, granularity=granularity)
+        case wished.Event():
+            return OnEvent(names=frozenset({one.name}), granularity=granularity)
+        case wished.Best():
+            return BestMetric(name=one.metric, mode=one.mode, min_delta=one.min_delta, granularity=granularity)
+    return None  # before_stop, which always comes first
+
+
+def not_kept(settings: Settings, costs: Sequence[SaveCost]) -> tuple[str, ...]:
+    """What of the tolerance the budgets do not allow, as far as costs are known before the first save."""
+    if settings.tolerance.max_lost is None:
+        return ()
+    budgets = settings.budgets
+    money, prices = budgets.money, None if budgets.money is None else budgets.money.per_gb
+    limits = Limits(
+        lost_share=budgets.lost_time,
+        bytes_per_day={} if budgets.bytes_per_day.ssd is None else {Reach.REBOOT: budgets.bytes_per_day.ssd},
+        money_per_day=None if money is None else money.per_day,
+    )
+    planned = [
+        Planned(
+            reach=cost.reach,
+            cost_s=cost.lost_s,
+            durable_s=cost.durable_s,
+            size=cost.size,
+            price=0.0 if prices is None else prices.ssd * cost.size / GB,
+        )
+        for cost in costs
+    ]
+    return unmeetable(settings.tolerance.max_lost, limits=limits, planned=planned)

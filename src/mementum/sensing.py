@@ -1,0 +1,225 @@
+"""Sensing: what of a run is watched, made from settings, the live state and the task's own past."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+from mementum import ram
+from mementum.clock import Clock
+from mementum.config import policies as wished
+from mementum.config import settings as config
+from mementum.config.settings import Settings
+from mementum.deciding import Watchers
+from mementum.events import Emit, Note
+from mementum.execute import room
+from mementum.format import vitals
+from mementum.live.component import Component
+from mementum.live.modules import ModuleState
+from mementum.live.optimizers import OptimizerState
+from mementum.opening import Opened
+from mementum.past import ended_before
+from mementum.perceive import deadlines
+from mementum.perceive.alarms import Detectors
+from mementum.perceive.budgets import Budget, Budgets
+from mementum.perceive.costs import Costs, Planned
+from mementum.perceive.gradients import Gradients
+from mementum.perceive.hang import Watch
+from mementum.perceive.hazards import Hazards
+from mementum.perceive.memory import Memory
+from mementum.perceive.notices import Notices
+from mementum.perceive.recorder import Recorder
+from mementum.perceive.signs import Limits
+from mementum.perceive.situation import Perception, Senses
+from mementum.perceive.timing import StepTimes
+from mementum.perceive.vitals import VitalSigns
+from mementum.records import Alarm, Reach
+
+# What a save costs before one was measured: bench/save.py, two busy cores, 1.2 GB. See planning for the same figures.
+BLOCKED_S = 0.005
+LOST_S_PER_GB = 0.27
+COPY_LOST_S_PER_GB = 0.05
+COPY_S_PER_GB = 0.25
+DURABLE_S_PER_GB = 0.9
+GB = 1e9
+
+
+def watchers(
+    settings: Settings,
+    components: Sequence[Component],
+    opened: Opened,
+    *,
+    size: int,
+    begun: int,
+    alarm: Callable[[Alarm], None],
+    clock: Clock,
+    emit: Emit,
+) -> Watchers:
+    """What watches this run. `size`: bytes of a state that a save copies; `begun`: steps done before."""
+
+    def tell(text: str) -> None:
+        emit(Note(text=text))
+
+    costs = Costs(planned(settings, size))
+    hazards = Hazards(nodes=settings.nodes, history=ended_before(opened.store, opened.attempt.number))
+    notices = _notices(settings, clock, tell)
+    times = StepTimes(clock, device=_device(components))
+    senses = Senses(
+        costs=costs,
+        hazards=hazards,
+        budgets=_budgets(settings, costs, clock),
+        times=times,
+        notices=notices,
+        deadlines=_deadlines(settings, costs, clock, tell),
+        lr=_lr_of(components),
+        best=_best(settings),
+        loss_window=_loss_window(settings),
+        **_vital_parts(settings, components, clock, tell),
+    )
+    hang = None
+    if settings.alarms is not None:
+        thresholds = settings.alarms.thresholds
+        hang = Watch(alarm, clock=clock, factor=thresholds.hang_factor, floor_s=thresholds.hang_floor)
+    if notices is not None:
+        notices.install()
+    return Watchers(
+        perception=Perception(senses, clock=clock, step=begun),
+        recorder=Recorder(vitals) if settings.vitals is not None else None,
+        notices=notices,
+        hang=hang,
+    )
+
+
+def planned(settings: Settings, size: int) -> dict[Reach, Planned]:
+    """What saves will cost, until they are measured: what the settings expect, else what was measured elsewhere."""
+    expected = settings.expected
+    gb = size / GB
+    lost_s = BLOCKED_S + LOST_S_PER_GB * gb if expected.lost_per_save is None else expected.lost_per_save
+    copy_s = COPY_S_PER_GB * gb
+    durable_s = copy_s + DURABLE_S_PER_GB * gb if expected.durable_after is None else expected.durable_after
+    written = size if expected.checkpoint_size is None else expected.checkpoint_size
+    plans = {
+        Reach.REBOOT: Planned(lost_s=lost_s, snapshot_s=copy_s, durable_s=durable_s, size=int(written), memory=size)
+    }
+    if settings.slots and room.choose(room.look(shm=ram.FOLDER), size, wanted=settings.slots).kind == "shm":
+        copied_s = min(lost_s, BLOCKED_S + COPY_LOST_S_PER_GB * gb)
+        plans[Reach.PROCESS] = Planned(lost_s=copied_s, snapshot_s=copy_s, durable_s=copy_s, size=0, memory=size)
+    return plans
+
+
+def _vital_parts(
+    settings: Settings, components: Sequence[Component], clock: Clock, tell: Callable[[str], None]
+) -> dict[str, Any]:
+    """Signs, gradients, detectors and memory, as far as they are wanted."""
+    wanted = settings.vitals
+    if wanted is None:
+        return {}
+    optimizers = {one.name: one.optimizer for one in components if isinstance(one, OptimizerState)}
+    scaled = any(getattr(one, "kind", "") == "scaler" for one in components)
+    parts: dict[str, Any] = {
+        "signs": VitalSigns(long=max(1000, _loss_window(settings) or 0), tell=tell),
+        "memory": Memory(tell=tell, clock=clock, every=wanted.memory_every),
+        "every": wanted.every,
+    }
+    if optimizers:
+        parts["gradients"] = Gradients(optimizers, _layers(components), full_every=wanted.full_norms_every, tell=tell)
+    if settings.alarms is not None:
+        parts["detectors"] = Detectors(_limits(settings.alarms), scaled=scaled)
+    return parts
+
+
+def _limits(alarms: config.Alarms) -> Limits:
+    given = alarms.thresholds.model_dump(exclude={"hang_factor", "hang_floor"})
+    return Limits(**given)
+
+
+def _layers(components: Sequence[Component]) -> dict[int, str]:
+    """The name of the layer that each parameter belongs to."""
+    layers: dict[int, str] = {}
+    for component in components:
+        if isinstance(component, ModuleState):
+            for name, parameter in component.module.named_parameters():
+                layers.setdefault(id(parameter), f"{component.name}.{name.rpartition('.')[0] or name}")
+    return layers
+
+
+def _lr_of(components: Sequence[Component]) -> Callable[[], float | None]:
+    """Reads the learning rate of the first group. One that lies on a device is not asked for."""
+    optimizers: list[Any] = [one.optimizer for one in components if isinstance(one, OptimizerState)]
+
+    def lr() -> float | None:
+        groups = optimizers[0].param_groups if optimizers else ()
+        rate = groups[0].get("lr") if groups else None
+        if rate is None or getattr(getattr(rate, "device", None), "type", "cpu") != "cpu":
+            return None
+        return float(rate)
+
+    return lr
+
+
+def _device(components: Sequence[Component]) -> Any:
+    for component in components:
+        if isinstance(component, ModuleState):
+            for parameter in component.module.parameters():
+                return parameter.device
+    return None
+
+
+def _budgets(settings: Settings, costs: Costs, clock: Clock) -> Budgets:
+    budgets, money = settings.budgets, settings.budgets.money
+    prices = {} if money is None else {Reach.REBOOT: money.per_gb.ssd}
+    budget = Budget(
+        lost_share=budgets.lost_time,
+        bytes_a_day={} if budgets.bytes_per_day.ssd is None else {Reach.REBOOT: float(budgets.bytes_per_day.ssd)},
+        memory=budgets.memory,
+        money_a_day=None if money is None else money.per_day,
+        prices=prices,
+    )
+    return Budgets(budget, began_s=clock.now(), first_s=max(cost.lost_s for cost in costs.every()))
+
+
+def _notices(settings: Settings, clock: Clock, tell: Callable[[str], None]) -> Notices | None:
+    wanted = settings.notices
+    if wanted is None:
+        return None
+    heard = dict.fromkeys(wanted.signals.save, False) | dict.fromkeys(wanted.signals.stop, True)
+    signals = {int(signal.Signals[name]): stops for name, stops in heard.items()}
+    return Notices(clock=clock, tell=tell, signals=signals, give_in_s=wanted.give_in)
+
+
+def _deadlines(
+    settings: Settings, costs: Costs, clock: Clock, tell: Callable[[str], None]
+) -> deadlines.Deadlines | None:
+    wanted = settings.notices
+    if wanted is None:
+        return None
+
+    def lead() -> float:
+        return max(wanted.lead, *(2 * cost.durable_s for cost in costs.every()))
+
+    found: list[deadlines.Deadline | None] = []
+    if wanted.slurm:
+        found.append(deadlines.slurm_limit(os.environ, clock=clock, tell=tell, lead=lead))
+    if wanted.walltime is not None:
+        found.append(deadlines.wall_time(wanted.walltime, clock=clock, lead=lead))
+    probes: list[deadlines.Probe] = []
+    if wanted.spot == "aws":
+        probes.append(deadlines.AwsSpot(clock=clock))
+    if wanted.spot == "gcp":
+        probes.append(deadlines.GcpPreemption())
+    if wanted.spot_file is not None:
+        probes.append(deadlines.FileAppears(wanted.spot_file))
+    found += [deadlines.Polled(probe, clock=clock, tell=tell) for probe in probes]
+    sources = tuple(one for one in found if one is not None)
+    return deadlines.Deadlines(sources) if sources else None
+
+
+def _best(settings: Settings) -> Mapping[str, Literal["min", "max"]]:
+    return {one.metric: one.mode for one in settings.policy or () if isinstance(one, wished.Best)}
+
+
+def _loss_window(settings: Settings) -> int | None:
+    windows = [one.stability_window for one in settings.policy or () if isinstance(one, wished.Window)]
+    return max(windows, default=None)
