@@ -18,7 +18,7 @@ import torch.distributed.checkpoint as dcp
 from _limits import make_cold
 from _measure import Quiet
 from _model import Training
-from _savers import Never, make, state_of, wait_until_idle
+from _savers import WhenTold, make, state_of, wait_until_idle
 from torch.distributed.checkpoint.state_dict import set_state_dict
 
 import mementum
@@ -114,7 +114,7 @@ def _read_mementum(place: Path, fresh: Training) -> Any:
 
 def _open(root: Path, fresh: Training) -> Any:
     return mementum.open_run(
-        root, task="bench", model=fresh.model, optimizer=fresh.optimizer, policy=Never(), resume="must"
+        root, task="bench", model=fresh.model, optimizer=fresh.optimizer, policy=WhenTold(), resume="must"
     )
 
 

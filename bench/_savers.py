@@ -20,7 +20,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 import mementum
 from mementum import events
-from mementum.records import Situation, record
+from mementum.records import Save, Situation, record
 
 WAIT_S = 300.0  # for a save to become durable, after which it is a failure
 SETTLE_WAIT_S = 30.0  # for a first save to be compressed with both cores free: some seconds
@@ -62,15 +62,19 @@ def wait_until_idle(saver: Saver) -> None:
         time.sleep(POLL_S)
 
 
-class Never:
-    """A policy that leaves it to the benchmark when to save."""
+class WhenTold:
+    """A policy that leaves it to the benchmark when to save, as an interval would."""
 
-    def decide(self, situation: Situation) -> None:
-        return None
+    def __init__(self) -> None:
+        self.wanted = False
+
+    def decide(self, situation: Situation) -> Save | None:
+        wanted, self.wanted = self.wanted, False
+        return Save(reason="the benchmark's turn") if wanted else None
 
 
 class Ours:
-    """`mementum.open_run`, with every save asked by `run.save()`."""
+    """`mementum.open_run`, whose policy wants a save when the benchmark does: `record` then decides and takes it."""
 
     def __init__(self, training: Training, folder: Path, *, codec: str = "raw", name: str = OURS) -> None:
         self.name = name
@@ -79,12 +83,13 @@ class Ours:
         self._saved: Saved | None = None
         self._asked = 0
         self.settled = 0  # checkpoints that were compressed
+        self._policy = WhenTold()
         self.run = mementum.open_run(
             folder,
             task="bench",
             model=training.model,
             optimizer=training.optimizer,
-            policy=Never(),
+            policy=self._policy,
             keep_last=2,
             codec=codec,
             resume="never",
@@ -93,8 +98,9 @@ class Ours:
 
     def save(self) -> None:
         self._saved, self._asked = None, self._asked + 1
+        self._policy.wanted = True
         self._began_s = time.perf_counter()
-        self.run.save()
+        self.run.record()
 
     def after_step(self, loss: float) -> None:
         self.run.record(loss=loss)

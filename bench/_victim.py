@@ -10,7 +10,7 @@ from pathlib import Path
 
 from _model import Training
 from _restore import digests
-from _savers import Never
+from _savers import WhenTold
 
 import mementum
 
@@ -20,7 +20,7 @@ STEPS = 2
 def main(root: str, told: str, sequence: int, size: str) -> None:
     training = Training(seed=7, sequence=sequence, size=size)
     run = mementum.open_run(
-        root, task="bench", model=training.model, optimizer=training.optimizer, policy=Never(), resume="never"
+        root, task="bench", model=training.model, optimizer=training.optimizer, policy=WhenTold(), resume="never"
     )
     for _ in range(STEPS):
         run.record(loss=training.step())

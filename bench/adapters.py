@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import torch
 import typer
 from _measure import size_of, sync_file
-from _savers import Never
+from _savers import WhenTold
 from _tables import Bar, print_bars, print_table, ratio, told, wide_console
 from peft import LoraConfig, get_peft_model
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -50,12 +50,13 @@ class Adapting:
         self.optimizer = torch.optim.AdamW(trained, lr=1e-3)
         self._vocabulary = SIZES[size]["vocab_size"]
         self._data = torch.Generator().manual_seed(5)
+        self._policy = WhenTold()
         self.run = mementum.open_run(
             folder / "mementum",
             task="adapters",
             model=self.model,
             optimizer=self.optimizer,
-            policy=Never(),
+            policy=self._policy,
             keep_last=None,  # every save stays, so that its new bytes can be counted on the disk
             resume="never",
             on_event=self._hear,
@@ -71,7 +72,8 @@ class Adapting:
             self.optimizer.zero_grad()
             self.run.record(loss=loss)
         before = bytes_below(self.folder / "mementum")
-        self.run.save()
+        self._policy.wanted = True
+        self.run.record()
         self.run.wait()
         if self.wrong:
             raise RuntimeError(self.wrong[0])

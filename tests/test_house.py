@@ -17,7 +17,7 @@ TREES = ("src", "tests", "demo", "bench")
 
 FLOORS = (  # a file imports its own room and lower floors, nothing else
     {"errors", "clock"},
-    {"records", "plugins", "data"},
+    {"records", "plugins", "data", "once"},
     {"cgroup"},
     {"events", "config", "perceive", "decide", "format", "storage"},
     {"live"},

@@ -22,9 +22,10 @@ from mementum.errors import StoreError
 from mementum.events import Committed, Failed, Note, SaveSkipped
 from mementum.execute import shared_file, slots
 from mementum.execute.room import look
+from mementum.once import Once
 from mementum.records import Save
 from mementum.storage.local import LocalStore
-from mementum.taking import Moment, Once
+from mementum.taking import Moment
 from trips import Told, bits
 
 TASK = "t"

@@ -13,6 +13,7 @@ from mementum.clock import Clock
 from mementum.decide.before import BeforeStop
 from mementum.decide.policy import Policy, save_of
 from mementum.events import Alarmed, CameToNothing, Committed, Cost, Emit, Event, Failed, Note, Noticed, SnapshotKept
+from mementum.once import Once
 from mementum.perceive.hang import Watch
 from mementum.perceive.notices import Notices
 from mementum.perceive.recorder import Recorder
@@ -53,9 +54,13 @@ class Deciding:
         self._since_step, self._since_s = step, clock.monotonic()
         self._skip, self._skipped_s = "", -SKIPS_S
         self._noticed: frozenset[str] = frozenset()
+        self._remembering: Once[dict[str, Any] | None] | None = None
 
     def after_step(self, told: Told) -> Save | None:
         """The save that the policy wants now, if any."""
+        if self._remembering is not None:
+            self._remembering()
+            self._remembering = None
         situation = self._guarded("looking at the run", lambda: self._look(told)) or self._bare(told)
         decision = self._guarded("the policy", lambda: self._decide(situation))
         self._guarded("recording what was seen", lambda: self._record(situation, decision))
@@ -129,10 +134,14 @@ class Deciding:
         if self._watchers.notices is not None:
             self._watchers.notices.let_go()
 
-    def state(self) -> dict[str, Any] | None:
-        """What is remembered of the run, for the context of a save."""
+    def remembered(self) -> Once[dict[str, Any] | None] | None:
+        """What is remembered of the run now, for the context of a save. It is read when it is asked for, on any thread,
+        or at the latest before the next step is looked at."""
         perception = self._watchers.perception
-        return None if perception is None else self._guarded("reading what is remembered", perception.state)
+        if perception is None:
+            return None
+        self._remembering = Once(lambda: self._guarded("reading what is remembered", perception.state))
+        return self._remembering
 
     def apply(self, state: Mapping[str, Any]) -> None:
         """Go on from a stored state. One that does not fit is told; then what is usual is learnt anew."""

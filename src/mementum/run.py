@@ -314,7 +314,7 @@ class Run:
             feed=feeds.tree_of(self._feed) if self._feed is not None else self._feed_tree,
             recent=tuple(self._plain(row) for row in self._recent),
             exactness=self.exactness.reasons,
-            perceived=self._deciding.state(),
+            perceived=self._deciding.remembered(),
         )
 
     def _plain(self, row: Mapping[str, Any]) -> dict[str, Any]:

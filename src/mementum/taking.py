@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -18,6 +17,7 @@ from mementum.execute.standing import StandingCapture
 from mementum.format import context as contexts
 from mementum.format import typed_json
 from mementum.live.component import Component
+from mementum.once import Once
 from mementum.records import Granularity, Reach, Save, record
 
 WEIGHTS_FILE = ".safetensors"  # how the names of files end that hold weights alone
@@ -37,28 +37,13 @@ class Moment:
     feed: Mapping[str, Any] | None
     recent: tuple[Mapping[str, Any], ...]
     exactness: tuple[str, ...]
-    perceived: Mapping[str, Any] | None = None  # what is remembered of the vital signs, nobody changes it any more
+    perceived: Callable[[], Mapping[str, Any] | None] | None = None  # reads what is remembered of the vital signs
 
     @property
     def metrics(self) -> dict[str, Any]:
         """What was recorded of this very step."""
         newest = self.recent[-1] if self.recent and self.recent[-1]["step"] == self.step else {}
         return {name: value for name, value in newest.items() if name != "step"}
-
-
-class Once:
-    """Makes something when it is first asked for, and never again."""
-
-    def __init__(self, make: Callable[[], bytes]) -> None:
-        self._make: Callable[[], bytes] | None = make
-        self._made = b""
-        self._lock = threading.Lock()
-
-    def __call__(self) -> bytes:
-        with self._lock:
-            if self._make is not None:
-                self._made, self._make = self._make(), None
-            return self._made
 
 
 class Taker:
@@ -171,9 +156,8 @@ class Taker:
             else typed_json.Encoded(data=typed_json.encode(dict(now.feed), path="$.feed")),
             "values": typed_json.Encoded(data=typed_json.encode(dict(now.values), path="$.values")),
         }
-        if now.perceived is not None:
-            fields["perceived"] = now.perceived
-        context = Once(lambda: contexts.render(fields))
+        perceived = now.perceived
+        context = Once(lambda: contexts.render(fields if perceived is None else {**fields, "perceived": perceived()}))
         seq, time = self._background.next_seq(), timestamp(self._clock.now())
         snapshot = Snapshot(
             id=id,
