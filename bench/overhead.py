@@ -35,8 +35,8 @@ from torch.utils.data import DataLoader
 
 import mementum
 from mementum.config.settings import Settings
-from mementum.deciding import Deciding
 from mementum.decide.policy import Policy
+from mementum.deciding import Deciding
 from mementum.perceive.alarms import Detectors
 from mementum.perceive.budgets import Budgets
 from mementum.perceive.costs import Costs
@@ -54,8 +54,8 @@ from mementum.records import Decision, Situation, Skip, record
 from mementum.run import Run
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "demo"))
-from text import Windows, read_text  # noqa: E402  (the demo's own)
-from train import CLIP_NORM, PEAK_RATE, new_model  # noqa: E402
+from text import Windows, read_text
+from train import CLIP_NORM, PEAK_RATE, new_model
 
 SEQUENCE = 48  # tokens; with a batch of two a step takes 0.4 to 0.7 s on two cores
 WARM_STEPS = 25  # in which everything was read once in full, and torch has made its threads
@@ -91,6 +91,7 @@ class Effort:
 
 
 FULL, QUICK = Effort(demo=2000, big=120), Effort(demo=150, big=40)
+TINY = Effort(demo=20, big=40)  # shows that the benchmark works; its figures say nothing
 
 
 @record
@@ -280,7 +281,8 @@ def main(
     console = wide_console()
     folder = Path(tempfile.mkdtemp(prefix="bench-overhead-", dir=Path.cwd()))
     try:
-        bench = Bench(folder, effort=QUICK if quick else FULL, size=size, sequence=sequence)
+        effort = TINY if size == "tiny" else QUICK if quick else FULL
+        bench = Bench(folder, effort=effort, size=size, sequence=sequence)
         bench.run()
     finally:
         shutil.rmtree(folder)

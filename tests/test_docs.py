@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from loops import parts
+from test_house import FLOORS
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -38,6 +39,15 @@ def test_the_architecture_names_no_file_that_is_gone() -> None:
     stems = {path.stem for path in (ROOT / "src/mementum").rglob("*.py")}
     tests = {path.stem for path in (ROOT / "tests").rglob("*.py")}
     assert not named - stems - tests, sorted(named - stems - tests)
+
+
+def test_the_architecture_draws_the_floors_as_they_are() -> None:
+    text = (ROOT / "docs/architecture.md").read_text()
+    rows = re.findall(r"^\| (\d+) \| ((?:`\w+` ?)+)\|", text, re.MULTILINE)
+    source = ROOT / "src/mementum"
+    rooms = {path.stem for path in source.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+    drawn = {int(number): set(re.findall(r"\w+", names)) for number, names in rows}
+    assert drawn == {number: set(floor) & rooms for number, floor in enumerate(FLOORS, start=1)}
 
 
 def test_the_example_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,8 +17,9 @@ from torch.optim.optimizer import _global_optimizer_pre_hooks
 
 import mementum
 from mementum import ram
-from mementum.events import Committed, Failed, SaveSkipped
+from mementum.events import Committed, Failed, SaveSkipped, SnapshotKept
 from mementum.execute.room import WANTED
+from mementum.records import Decision, Reach, Save, Situation
 from trips import Told
 
 SAVES = 500
@@ -66,7 +67,8 @@ class Made:
         self.optimizer.zero_grad()
 
     def open(self, root: Path, **wishes: Any) -> mementum.Run:
-        opening = {"model": self.model, "optimizer": self.optimizer, "every_steps": 1, "keep_last": 2}
+        when = {} if "policy" in wishes else {"every_steps": 1}
+        opening = {"model": self.model, "optimizer": self.optimizer, "keep_last": 2, **when}
         return mementum.open_run(root, task="t", on_event=self.told, **opening, **wishes)
 
 
@@ -96,6 +98,36 @@ def test_what_is_held_stays_the_same_over_500_saves(tmp_path: Path, way: Any) ->
         assert process.memory_info().rss - rss < RSS_SLACK
     assert len(warm.slots) == WANTED
     assert made.told.of(Failed) == made.told.of(SaveSkipped) == []
+    assert Held.now(tmp_path) == before
+
+
+class InMemory:
+    def decide(self, situation: Situation) -> Decision:
+        return Save(reason="r", reach=Reach.PROCESS)
+
+
+def test_what_is_held_stays_the_same_over_500_snapshots_in_memory(tmp_path: Path, way: Any) -> None:
+    saves = SAVES if way == "overlapped" else 2 * WARM
+    before = Held.now(tmp_path)
+    made = Made()
+    process = psutil.Process()
+    with made.open(tmp_path, capture=way, policy=InMemory()) as run:
+        for number in range(1, saves + 1):
+            made.step()
+            run.record()
+            if number == WARM:
+                gc.collect()
+                warm, rss = Held.now(tmp_path), process.memory_info().rss
+            if number > WARM and number % 40 == 0:
+                assert Held.now(tmp_path) == warm
+        gc.collect()
+        assert process.memory_info().rss - rss < RSS_SLACK
+        assert len(run._taker.ledger._active) <= 1
+        assert len(run._deciding._watchers.perception._saving) <= 2  # what was told is counted at the next step
+    assert len(warm.slots) == WANTED
+    assert made.told.of(Failed) == made.told.of(SaveSkipped) == []
+    assert [event.step for event in made.told.of(SnapshotKept)] == list(range(1, saves + 1))
+    assert [event.step for event in made.told.of(Committed)] == [saves]  # the end
     assert Held.now(tmp_path) == before
 
 

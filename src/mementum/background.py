@@ -111,6 +111,11 @@ class Background:
         save, self._torn_save = self._torn_save, None
         return save
 
+    def take_again(self, snapshot: Snapshot, torn: str) -> None:
+        """Its copy is of no use: `torn` says why."""
+        self._emit(SaveSkipped(step=snapshot.step, reason=f"{torn}: it is taken again after the next step"))
+        self._torn_save = snapshot.save
+
     def submit(self, snapshot: Snapshot, *, describe: Describe | None = None) -> None:
         """Queue a snapshot; it takes the place of one that still waits. Once superseded, it is let go of. `describe`
         makes the manifest of one that another attempt has taken."""
@@ -212,8 +217,7 @@ class Background:
         try:
             torn = snapshot.outcome()
             if torn is not None:
-                self._emit(SaveSkipped(step=snapshot.step, reason=f"{torn}: it is taken again after the next step"))
-                self._torn_save = snapshot.save
+                self.take_again(snapshot, torn)
                 return
             manifest = save_checkpoint(
                 snapshot,
@@ -250,16 +254,9 @@ class Background:
             durable_s=now_s - snapshot.began_s,
             written=manifest.size - self.stills.linked,
         )
-        self._emit(
-            Committed(
-                id=manifest.id,
-                step=manifest.step,
-                size=manifest.size,
-                reason=manifest.reason,
-                blocked_s=cost.blocked_s,
-                durable_s=cost.durable_s,
-            )
-        )
+        id, step, size, reason = manifest.id, manifest.step, manifest.size, manifest.reason
+        told = Committed(id=id, step=step, size=size, reason=reason, blocked_s=cost.blocked_s, durable_s=cost.durable_s)
+        self._emit(told)
         self.ledger.ended(manifest.id, now_s, cost)
         self._tell_refused()
         self._tidy()

@@ -11,12 +11,14 @@ from typing import Any, TypeVar
 
 from mementum.clock import Clock
 from mementum.decide.before import BeforeStop
+from mementum.decide.observing import Observing
 from mementum.decide.policy import Policy, save_of
 from mementum.events import Alarmed, CameToNothing, Committed, Cost, Emit, Event, Failed, Note, Noticed, SnapshotKept
 from mementum.once import Once
 from mementum.perceive.hang import Watch
 from mementum.perceive.notices import Notices
 from mementum.perceive.recorder import Recorder
+from mementum.perceive.shield import shield
 from mementum.perceive.situation import Perception, Told
 from mementum.records import Alarm, Decision, Notice, Reach, Save, Situation, Skip, record
 
@@ -54,14 +56,19 @@ class Deciding:
         self._since_step, self._since_s = step, clock.monotonic()
         self._skip, self._skipped_s = "", -SKIPS_S
         self._noticed: frozenset[str] = frozenset()
+        self._unshield: tuple[Callable[[], None], ...] = ()
         self._remembering: Once[dict[str, Any] | None] | None = None
+        self._fresh: dict[str, Any] | None = None  # as it was before anything was remembered
 
     def after_step(self, told: Told) -> Save | None:
         """The save that the policy wants now, if any."""
         if self._remembering is not None:
             self._remembering()
             self._remembering = None
-        situation = self._guarded("looking at the run", lambda: self._look(told)) or self._bare(told)
+        seen = self._guarded("looking at the run", lambda: self._look(told))
+        if seen is None and self._fresh is not None:
+            self._forget(self._fresh)
+        situation = seen or self._bare(told)
         decision = self._guarded("the policy", lambda: self._decide(situation))
         self._guarded("recording what was seen", lambda: self._record(situation, decision))
         return decision if isinstance(decision, Save) else None
@@ -69,6 +76,17 @@ class Deciding:
     def urgent(self, told: Told) -> Save | None:
         """A save for a notice that has come since the step was told, if any."""
         return self._guarded("looking for notices", lambda: self._urgent(told))
+
+    @property
+    def observes(self) -> bool:
+        """Whether nothing is saved, and only told what would have been."""
+        return isinstance(self._policy, Observing)
+
+    def would(self, save: Save, told: Told) -> None:
+        """Note a save that is not made, since the policy only observes, and that it has not asked for itself."""
+        numbers = {**save.numbers, "granularity": float(save.granularity), "reach": float(save.reach)}
+        skip = Skip(reason=f"{WOULD}: {save.reason}", numbers=numbers)
+        self._guarded("recording what was seen", lambda: self._note_skip(self._plain(self._since(told)), skip))
 
     def evaluated(self, values: Mapping[str, Any]) -> None:
         """Metrics that came late."""
@@ -143,15 +161,31 @@ class Deciding:
         self._remembering = Once(lambda: self._guarded("reading what is remembered", perception.state))
         return self._remembering
 
+    def shield(self, data: Any) -> None:
+        """Keep a loader's workers alive through a signal to the whole process group, until the save is made."""
+        if self._watchers.notices is not None:
+            undo = self._guarded("shielding the loader's workers", lambda: shield(data))
+            self._unshield += () if undo is None else (undo,)
+
     def apply(self, state: Mapping[str, Any]) -> None:
         """Go on from a stored state. One that does not fit is told; then what is usual is learnt anew."""
         perception = self._watchers.perception
         if perception is None:
             return
+        fresh = perception.state()
         try:
             perception.apply(state)
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            self._fresh = fresh
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
             self._emit(Note(text=f"what was remembered of the run does not fit and is learnt anew: {error!r}"))
+
+    def _forget(self, fresh: Mapping[str, Any]) -> None:
+        """Looking has failed once, and what was remembered may be why."""
+        self._fresh = None
+        perception = self._watchers.perception
+        if perception is not None:
+            self._guarded("forgetting", lambda: perception.apply(fresh))
+            self._emit(Note(text="what was remembered of the run is forgotten, since looking at the run has failed"))
 
     def close(self) -> None:
         """Stop watching. What was put off stays so until `let_go`."""
@@ -161,6 +195,8 @@ class Deciding:
         for part in (watchers.hang, watchers.perception, watchers.notices):
             if part is not None:
                 self._guarded("closing", part.close)
+        for undo in self._unshield:
+            self._guarded("closing", undo)
 
     def _look(self, told: Told) -> Situation:
         watchers = self._watchers
@@ -182,8 +218,12 @@ class Deciding:
         return save_of(BeforeStop().decide(situation))
 
     def _bare(self, told: Told) -> Situation:
-        """What is known where looking has failed."""
-        return self._plain(self._since(told))
+        """What is known where looking has failed: notices, and what is at risk if that can be told without looking."""
+        perception, told = self._watchers.perception, self._since(told)
+        if perception is None:
+            return self._plain(told)
+        counted = self._guarded("counting what is at risk", lambda: perception.look(told, plainly=True))
+        return counted or self._plain(told, self._guarded("looking for notices", perception.notices) or ())
 
     def _since(self, told: Told) -> Told:
         since_s = self._clock.monotonic() - self._since_s
@@ -231,12 +271,10 @@ class Deciding:
     def _note_skip(self, situation: Situation, skip: Skip) -> None:
         would = skip.reason.startswith(WOULD)
         if would:  # from here on as if it had been made
-            self._since_step, self._since_s = situation.step, self._clock.monotonic()
-            perception = self._watchers.perception
-            if perception is not None:
-                reach = Reach(int(skip.numbers.get("reach", Reach.REBOOT)))
-                perception.taken(WOULD, Save(reason=skip.reason, reach=reach))
-                perception.ended(WOULD, durable=True)
+            reach = Reach(int(skip.numbers.get("reach", Reach.REBOOT)))
+            self.taken(WOULD, Save(reason=skip.reason, reach=reach, cause="asked"), situation.step)
+            if self._watchers.perception is not None:
+                self._watchers.perception.ended(WOULD, durable=True)
         about = skip.reason.partition(":")[0]
         recent = self._clock.monotonic() - self._skipped_s < SKIPS_S
         if not would and (about == self._skip or (recent and not skip.refused)):
@@ -267,4 +305,6 @@ def _fields(alarm: Alarm) -> dict[str, Any]:
         "limit": alarm.limit,
         "text": alarm.text,
         "chance": alarm.chance,
+        "claimed": alarm.claimed,
+        "horizon_s": alarm.horizon_s,
     }

@@ -25,7 +25,7 @@ from mementum.live import feeds
 from mementum.live.component import Component
 from mementum.opening import Opened, open_task, root_folder
 from mementum.perceive.costs import Costs
-from mementum.policies import not_kept
+from mementum.policies import came_late, not_kept
 from mementum.ram import ChosenSlots, Salvaged, claim_of, describe, key_of, snapshot_of
 from mementum.returning import Back, begin
 from mementum.run import Beginning, Run
@@ -156,12 +156,16 @@ def _run(
     emit: Emitter,
 ) -> Run:
     folder = root_folder(root)
+    began_s = clock.monotonic()
     back = begin(opened, folder, components, feed, lasting, resume=asked.resume, fit=asked.fit, clock=clock, emit=emit)
     beginning = back.beginning
     exactness = exactness_of(components, feed.exactness if feed is not None else None)
     if feed is not None and exactness.reasons:
         emit(Note(text=f"a resume will be {exactness}"))
     resumed = beginning.resumed
+    late = came_late(asked.settings, clock.monotonic() - began_s) if resumed is not None else None
+    if late is not None:
+        emit(Note(text=late))
     if resumed is not None and resumed.left_out:
         emit(Note(text=f"step {resumed.step} was loaded in part: {len(resumed.left_out)} things were left out"))
     background = _background(opened, asked, back, lasting, clock, emit)
@@ -173,6 +177,7 @@ def _run(
         capture=capture,
         components=components,
         background=background,
+        holds=slots.holds,
         lasting=lasting,
         task=opened.task,
         attempt=opened.attempt.number,

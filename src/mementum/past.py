@@ -1,20 +1,34 @@
-"""The past: how the attempts of a task before this one have ended, from their files and journals."""
+"""The past: how the attempts of a task before this one have ended, and which alarms foretold it."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import field
 from datetime import datetime
 
 from mementum.catalog import facts
 from mementum.errors import MementumError
 from mementum.execute.attempts import key_of, numbers
 from mementum.execute.identity import Identity, parse
+from mementum.format import vitals
+from mementum.perceive.calibration import Seen
 from mementum.perceive.hazards import Ended, How
-from mementum.records import Fact, record
+from mementum.records import Fact, Trouble, record
 from mementum.storage.store import Store
 
-ATTEMPTS_MAX = 50  # whose ends tell the failure rate: of older ones, bench/policies.py gains nothing and loses a little
+ATTEMPTS_MAX = 50  # that are looked at: older ones have faded to half a per cent (`perceive.hazards.FADES`)
+FAILED = frozenset({"killed", "rebooted", "moved"})
+OF_ITS_OWN = frozenset({"finished", "told to stop", "KeyboardInterrupt", "SystemExit"})  # ends that are no failures
+
+
+@record
+class Past:
+    """Attempts that have ended, the oldest first, and by trouble how many warnings they had, and how many of them were
+    right."""
+
+    ended: tuple[Ended, ...] = ()
+    seen: Mapping[Trouble, Seen] = field(default_factory=dict)
 
 
 @record
@@ -25,11 +39,14 @@ class Began:
     at_s: float
 
 
-def ended_before(store: Store, attempt: int) -> tuple[Ended, ...]:
-    """How attempts before this one have ended, the newest first. One that cannot be read is left out.
+def past_of(store: Store, attempt: int) -> Past:
+    """What the attempts before this one tell. One that cannot be read is left out.
 
-    An attempt that told nothing has ended with the last fact in its journal, as far as anybody knows."""
+    An attempt that told nothing has ended with the last fact in its journal, as far as anybody knows. An alarm was
+    right if the process then failed before its horizon had passed; the last recorded vital signs say how long it
+    lived."""
     found: list[Ended] = []
+    seen: dict[Trouble, Seen] = {}
     after = _began(store, attempt)
     earlier = [number for number in numbers(store) if number < attempt]
     for number in earlier[:ATTEMPTS_MAX]:
@@ -37,19 +54,89 @@ def ended_before(store: Store, attempt: int) -> tuple[Ended, ...]:
         if began is not None and told:
             ended_s = _seconds(told[-1].time)
             duration_s = 0.0 if ended_s is None else max(0.0, ended_s - began.at_s)
-            found.append(Ended(duration_s=duration_s, how=_how(told, began, after)))
+            how = _how(told, began, after)
+            found.append(Ended(duration_s=duration_s, how=how))
+            _count(seen, store, number, told, failed=how in FAILED)
         after = began
-    return tuple(found)
+    return Past(ended=tuple(reversed(found)), seen=seen)
 
 
 def _how(told: Sequence[Fact], began: Began, after: Began | None) -> How:
-    if any(fact.kind == "ended" for fact in told):
-        stopped = any(fact.kind == "notice" and fact.values.get("stops") is True for fact in told)
-        return "preempted" if stopped else "finished"
+    end = next((fact for fact in reversed(told) if fact.kind == "ended"), None)
+    if end is not None:
+        if any(fact.kind == "notice" and fact.values.get("stops") is True for fact in told):
+            return "preempted"
+        return "finished" if end.values.get("why", "finished") in OF_ITS_OWN else "killed"  # by an exception
     if after is None or began.who.host == after.who.host:
         rebooted = after is not None and None not in (began.who.boot, after.who.boot)
         return "rebooted" if rebooted and after is not None and began.who.boot != after.who.boot else "killed"
     return "moved"
+
+
+def _count(seen: dict[Trouble, Seen], store: Store, number: int, told: Sequence[Fact], *, failed: bool) -> None:
+    """Add an attempt's alarms of troubles that can end a process."""
+    lived: vitals.Rows | None = None
+    for trouble, fact in _warnings(told):
+        right = failed and _lasted_s(fact, told[-1]) <= _horizon_s(fact)
+        if right:  # as far as the journal knows, in which minutes can pass without a fact
+            lived = _rows(store, number) if lived is None else lived
+            right = _lived_s(fact, lived) <= _horizon_s(fact)
+        before = seen.get(trouble, Seen())
+        seen[trouble] = Seen(raised=before.raised + 1, right=before.right + right)
+
+
+def _warnings(told: Sequence[Fact]) -> list[tuple[Trouble, Fact]]:
+    """Alarms, of those that are one warning the one that counts, as `Calibration` does."""
+    found: list[tuple[Trouble, Fact]] = []
+    newest: dict[Trouble, int] = {}
+    for fact in told:
+        trouble = _trouble(fact)
+        if trouble is None:
+            continue
+        place = newest.get(trouble)
+        if place is not None and _lasted_s(found[place][1], fact) <= _horizon_s(found[place][1]):
+            if _claimed(fact) > _claimed(found[place][1]):
+                found[place] = (trouble, fact)
+        else:
+            newest[trouble] = len(found)
+            found.append((trouble, fact))
+    return found
+
+
+def _trouble(fact: Fact) -> Trouble | None:
+    """What an alarm that claimed a chance was about; None for any other fact."""
+    if fact.kind != "alarm" or not _horizon_s(fact) > 0:
+        return None
+    name = fact.values.get("trouble")
+    return next((one for one in Trouble if one == name and one.is_crash), None)
+
+
+def _horizon_s(fact: Fact) -> float:
+    value = fact.values.get("horizon_s")
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+def _claimed(fact: Fact) -> float:
+    value = fact.values.get("claimed")
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+def _lasted_s(alarm: Fact, later: Fact) -> float:
+    raised_s, later_s = _seconds(alarm.time), _seconds(later.time)
+    return 0.0 if raised_s is None or later_s is None else later_s - raised_s
+
+
+def _lived_s(alarm: Fact, rows: vitals.Rows) -> float:
+    """From the alarm's step to the last step that was recorded."""
+    after = [step for step in rows if alarm.step is not None and step >= alarm.step]
+    return rows[max(after)].at_s - rows[min(after)].at_s if after else 0.0
+
+
+def _rows(store: Store, number: int) -> vitals.Rows:
+    try:
+        return vitals.parse(store.get(vitals.key(number))).rows
+    except MementumError:
+        return vitals.Rows()
 
 
 def _began(store: Store, number: int) -> Began | None:

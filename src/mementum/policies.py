@@ -8,10 +8,12 @@ from typing import Any
 from mementum.config import policies as wished
 from mementum.config.settings import Settings
 from mementum.decide.alarm import BeforeCrash
+from mementum.decide.amounts import seconds
 from mementum.decide.before import BeforeStop
 from mementum.decide.budget import Within
 from mementum.decide.cost import CostOptimal
 from mementum.decide.feasibility import Limits, Planned, unmeetable
+from mementum.decide.granularity import ExactOften
 from mementum.decide.happening import BestMetric, OnEvent
 from mementum.decide.interval import EveryEpoch, EverySeconds, EverySteps
 from mementum.decide.observing import Observing
@@ -42,6 +44,8 @@ def policy_of(policy: Policy | None, settings: Settings, *, explicit: bool) -> P
         chosen: Policy = First(policies=(BeforeStop(), policy))
     else:
         chosen = in_order([BeforeStop(), *_wished(settings)])
+        if any(getattr(one, "granularity", "full") != "full" for one in settings.policy or ()):
+            chosen = ExactOften(policy=chosen)
         if not explicit:
             lost_s = settings.tolerance.max_lost
             chosen = Within(policy=chosen, max_lost_s=lost_s)
@@ -57,21 +61,21 @@ def _wished(settings: Settings) -> list[Policy]:
     by_cost = False
     for one in settings.policy or (() if found else (wished.Cost(),)):
         by_cost = by_cost or isinstance(one, wished.Cost)
-        made = _made(one)
+        made = _made(one, settings.nodes)
         if made is not None:
             found.append(made)
     if settings.tolerance.max_lost is not None:
         found.append(Tolerance(max_lost_s=settings.tolerance.max_lost))
     if by_cost and settings.alarms is not None:
-        found.append(BeforeCrash())
+        found.append(BeforeCrash(memory_urgent=settings.alarms.thresholds.memory_urgent))
     return found
 
 
-def _made(one: Any) -> Policy | None:
+def _made(one: Any, nodes: int) -> Policy | None:
     granularity = GRANULARITIES[getattr(one, "granularity", "full")]
     match one:
         case wished.Cost():
-            return CostOptimal(rates_least={reach: Hazards().rate(reach, 0.0) / 10 for reach in Reach})
+            return CostOptimal(rates_least={reach: Hazards(nodes).rate(reach, 0.0) / 10 for reach in Reach})
         case wished.Window():
             return Window(base_steps=one.base_interval, risk_threshold=one.risk_threshold, decay=one.decay)
         case wished.Steps():
@@ -85,6 +89,17 @@ def _made(one: Any) -> Policy | None:
         case wished.Best():
             return BestMetric(name=one.metric, mode=one.mode, min_delta=one.min_delta, granularity=granularity)
     return None  # before_stop, which always comes first
+
+
+def came_late(settings: Settings, took_s: float) -> str | None:
+    """What to say of a resume that took `took_s` seconds, if that is more than may be borne."""
+    most_s = settings.tolerance.max_restore
+    if most_s is None or took_s <= most_s:
+        return None
+    return (
+        f"coming back took {seconds(took_s)}, and max_restore is {seconds(most_s)}: `mementum plan ROOT` says what a"
+        " restore takes on this disk; snapshots in memory (slots) and raw optimizer state (codec) come back faster"
+    )
 
 
 def not_kept(settings: Settings, costs: Sequence[SaveCost]) -> tuple[str, ...]:

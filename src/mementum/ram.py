@@ -93,6 +93,11 @@ class ChosenSlots:
                 for slot in held:
                     slot.release()
 
+    def holds(self, seq: int) -> bool:
+        """Whether the newest snapshot that the next start would find in memory is the one with this number."""
+        with self._lock:
+            return isinstance(self._slots, Slots) and self._slots.newest_seq == seq
+
     def close(self, *, safe_seq: int | None = None) -> None:
         """Give the memory back, but for a whole snapshot that no disk has taken: the next start or a drain finds it."""
         if isinstance(self._slots, Slots):

@@ -90,7 +90,8 @@ class Vitals:
 @record
 class Alarm:
     """A vital sign that is out of its limits. `chance` is the excess probability, above that of any other moment, that
-    the process ends within `horizon_s`; 0 for trouble that ends no process."""
+    the process ends within `horizon_s`; 0 for trouble that ends no process. It follows from what the detector `claimed`
+    and from how often such alarms were right."""
 
     trouble: Trouble
     step: int
@@ -98,6 +99,7 @@ class Alarm:
     limit: float
     text: str
     chance: float = 0.0
+    claimed: float = 0.0
     horizon_s: float = 0.0
 
 
@@ -150,6 +152,8 @@ class Situation:
     ends_epoch: bool = False
     since_save_steps: int
     since_save_s: float
+    saves_since_exact: int = 0  # inexact ones since the newest exact one was taken
+    since_exact_s: float | None = None  # since it was taken; None: there is none yet
     saves_in_flight: int = 0
     total_steps: int | None = None
     at_s: float = 0.0  # since the attempt began

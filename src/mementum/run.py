@@ -18,11 +18,12 @@ from mementum.events import Emit, Failed, Note, SaveSkipped
 from mementum.live import feeds, rng
 from mementum.opening import Opened
 from mementum.perceive.situation import Told
-from mementum.records import Exactness, Resumed, Save, record
+from mementum.records import Exactness, Reach, Resumed, Save, record
 from mementum.taking import Moment, Taker
 
 RECENT = 10  # steps whose metrics go into a manifest as `debug_info`
 NOTICE = "notice"  # the cause of a save before the process is stopped
+LEAVING = ("SystemExit", "KeyboardInterrupt")  # how a program leaves the loop, once it was told to stop
 CLOSE_WAIT_S = 600.0  # for the last save to become durable; a disk that needs longer is reported, not waited for
 
 
@@ -78,10 +79,13 @@ class Run:
         self._left = False  # whether the loop was left in a step's body
         self._unusable: set[str] = set()  # names of metrics that were told to be no numbers
         self._recorded_step: int | None = None
+        self._kept_step: int | None = None  # of the newest snapshot, if it stays in memory
         self._events: list[str] = []  # that the program told in this step
         self._total: int | None = None
         self._closed = False
         self._pid = os.getpid()  # a fork copies the run, and leaves its worker and its lock behind
+        if feed is not None:
+            deciding.shield(feed.source)
 
     @property
     def values(self) -> dict[str, Any]:
@@ -184,6 +188,7 @@ class Run:
         if self._feed_tree is not None and not differences:
             feeds.apply(feed, self._feed_tree)
         self._feed = feed
+        self._deciding.shield(data)
         self.exactness = Exactness(
             reasons=(*(reason for reason in self.exactness.reasons if reason != NO_DATA), *feed.exactness.reasons),
             conditions=(*self.exactness.conditions, *feed.exactness.conditions),
@@ -216,7 +221,7 @@ class Run:
         self._recent.append({"step": self.step, **row})
         decided = self._deciding.after_step(self._told(row))
         self._pending = decided or self._pending or self._background.take_torn()
-        if first and self._pending is None:
+        if first and self._pending is None and not self._deciding.observes:
             self._warm_up()
         if not self._in_body:
             self._end_step()
@@ -284,20 +289,32 @@ class Run:
 
     def _end_step(self) -> None:
         """A step is over. Save what is decided; if the process is to be stopped, a save has come before that."""
-        stopping = self._deciding.is_stopping
-        if stopping and (self._pending is None or self._pending.cause != NOTICE):
+        if self._deciding.is_stopping and (self._pending is None or self._pending.cause != NOTICE):
             self._pending = self._deciding.urgent(self._told({})) or self._pending
         self._save_if_pending()
-        if stopping and self._deciding.has_put_off:
+        if self._deciding.has_put_off:  # also by a signal that came while the state was copied
+            self._save_before_stop()
             self.close(why="told to stop")
+
+    def _save_before_stop(self) -> None:
+        """The state of now once more, where nothing has come of the save of it, or the newest is of an earlier step."""
+        self._background.drain(CLOSE_WAIT_S)  # which gives memory back too
+        if not self._deciding.observes and self.step not in (self._kept_step, self._background.saved_step):
+            self._pending = Save(reason="told to stop", cause=NOTICE)
+            self._save_if_pending()
 
     def _save_if_pending(self) -> None:
         save, self._pending = self._pending, None
         if save is None:
             return
+        if self._deciding.observes:
+            self._deciding.would(save, Told(step=self.step, epoch=self.epoch, ends_epoch=self.ends_epoch))
+            return
+        save = self._taker.possible(save)
         try:
             id = self._taker.take(save, self._moment, self.step)
             if id is not None:
+                self._kept_step = self.step if save.reach is Reach.PROCESS else None
                 self._deciding.taken(id, save, self.step)
         except Exception as error:  # the same border: a state that cannot be captured must not end the training
             self._fault(f"the capture of step {self.step}", error)
@@ -342,9 +359,10 @@ class Run:
             return
         self._closed = True
         try:
-            if why == "finished":
+            if why == "finished" or (why in LEAVING and self._deciding.is_stopping):
                 self._save_last()
-                self._background.tidy()
+                if not self._deciding.observes:
+                    self._background.tidy()
             self._background.drain(CLOSE_WAIT_S)
             self._deciding.close()
             self._taker.ledger.close()

@@ -20,7 +20,7 @@ from mementum.live.component import Component
 from mementum.live.modules import ModuleState
 from mementum.live.optimizers import OptimizerState
 from mementum.opening import Opened
-from mementum.past import ended_before
+from mementum.past import Past, past_of
 from mementum.perceive import deadlines
 from mementum.perceive.alarms import Detectors
 from mementum.perceive.budgets import Budget, Budgets
@@ -35,7 +35,7 @@ from mementum.perceive.signs import Limits
 from mementum.perceive.situation import Perception, Senses
 from mementum.perceive.timing import StepTimes
 from mementum.perceive.vitals import VitalSigns
-from mementum.records import Alarm, Reach
+from mementum.records import Alarm, Reach, Trouble
 
 # What a save costs before one was measured: bench/save.py, two busy cores, 1.2 GB. See planning for the same figures.
 BLOCKED_S = 0.005
@@ -63,7 +63,8 @@ def watchers(
         emit(Note(text=text))
 
     costs = Costs(planned(settings, size))
-    hazards = Hazards(nodes=settings.nodes, history=ended_before(opened.store, opened.attempt.number))
+    past = past_of(opened.store, opened.attempt.number)
+    hazards = Hazards(nodes=settings.nodes, history=past.ended)
     notices = _notices(settings, clock, tell)
     times = StepTimes(clock, device=_device(components))
     senses = Senses(
@@ -76,10 +77,10 @@ def watchers(
         lr=_lr_of(components),
         best=_best(settings),
         loss_window=_loss_window(settings),
-        **_vital_parts(settings, components, clock, tell),
+        **_vital_parts(settings, components, past, clock, tell),
     )
     hang = None
-    if settings.alarms is not None:
+    if settings.alarms is not None and Trouble.HANG in settings.alarms.which:
         thresholds = settings.alarms.thresholds
         hang = Watch(alarm, clock=clock, factor=thresholds.hang_factor, floor_s=thresholds.hang_floor)
     if notices is not None:
@@ -110,7 +111,7 @@ def planned(settings: Settings, size: int) -> dict[Reach, Planned]:
 
 
 def _vital_parts(
-    settings: Settings, components: Sequence[Component], clock: Clock, tell: Callable[[str], None]
+    settings: Settings, components: Sequence[Component], past: Past, clock: Clock, tell: Callable[[str], None]
 ) -> dict[str, Any]:
     """Signs, gradients, detectors and memory, as far as they are wanted."""
     wanted = settings.vitals
@@ -124,9 +125,13 @@ def _vital_parts(
         "every": wanted.every,
     }
     if optimizers:
-        parts["gradients"] = Gradients(optimizers, _layers(components), full_every=wanted.full_norms_every, tell=tell)
+        parts["gradients"] = Gradients(
+            optimizers, _layers(components), full_every=wanted.full_norms_every, clock=clock, tell=tell
+        )
     if settings.alarms is not None:
-        parts["detectors"] = Detectors(_limits(settings.alarms), scaled=scaled)
+        parts["detectors"] = Detectors(
+            _limits(settings.alarms), scaled=scaled, which=settings.alarms.which, seen=past.seen
+        )
     return parts
 
 

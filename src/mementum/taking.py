@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, Literal
 
 from mementum.background import Background, Lasting
 from mementum.clock import Clock, timestamp
@@ -22,6 +23,8 @@ from mementum.records import Granularity, Reach, Save, record
 
 WEIGHTS_FILE = ".safetensors"  # how the names of files end that hold weights alone
 DIRECT_WAIT_S = 3600.0  # for a disk that takes the state straight from the live tensors, while the loop stands still
+FROZEN = "the frozen weights that it needs are on no disk yet"
+UNHELD = "its slot cannot outlive the process"
 REPEATED = "interval"  # the cause of saves that may as well be a step later, if the structure has just changed
 
 
@@ -55,6 +58,7 @@ class Taker:
         capture: Capture,
         components: Sequence[Component],
         background: Background,
+        holds: Callable[[int], bool],
         lasting: Lasting,
         task: str,
         attempt: int,
@@ -62,16 +66,33 @@ class Taker:
         clock: Clock,
         emit: Emit,
     ) -> None:
+        """`holds`: whether the next start would find the snapshot with this number in memory."""
         self._capture, self._components, self._background = capture, components, background
+        self._holds = holds
+        self._frozen: Literal["there", "missing", "on its way"] = "there"  # on the disk, as far as one knows
         self._lasting, self._task, self._attempt, self._claim = lasting, task, attempt, claim
         self._clock, self._emit = clock, emit
         self.ledger: Ledger = background.ledger
         self._standing, self._standing_told = StandingCapture(), False
         self._planned: tuple[object, object, bytes] = (None, None, b"")
 
+    def possible(self, save: Save) -> Save:
+        """What is to be taken for it. Frozen weights are in no snapshot: until a disk has them, none in memory is
+        whole, and the disk is what it takes."""
+        if save.reach is not Reach.PROCESS or self._frozen == "there" or self._background.saves_in_flight:
+            return save
+        if self._frozen == "on its way":  # that save is over
+            self._frozen = "there"
+            return save
+        self._frozen = "on its way"
+        return replace(save, reach=Reach.REBOOT, reason=f"{save.reason}; to the disk, since {FROZEN}")
+
     def take(self, save: Save, moment: Callable[[], Moment], step: int) -> str | None:
         """Copy the state, and queue it, or keep it where it is if it is for the loss of the process alone. The save's
-        id. What goes wrong is raised; a save without memory is skipped, and told: None."""
+        id. What goes wrong is raised; a save without memory is skipped, and told: None. So is one for memory while the
+        frozen weights that it needs are on their way to the disk."""
+        if save.reach is Reach.PROCESS and self._frozen != "there":
+            return None  # which was told, and `possible` ends it
         began_s = self._clock.monotonic()
         id = new_id(self._clock.now())
         self._emit(PhaseBegan(phase="capture", id=id))
@@ -79,7 +100,7 @@ class Taker:
         snapshot: Snapshot | None = None
         captured: Captured | None = None
         try:
-            captured = self._captured(sure=save.cause != REPEATED)
+            captured = self._captured(save)
             if captured is not None:
                 snapshot = self._snapshot(id, save, moment, captured, began_s)
         finally:
@@ -91,7 +112,8 @@ class Taker:
         if snapshot is None or captured is None:
             self._emit(SaveSkipped(step=step, reason="no memory is free: the disk is behind"))
             return None
-        if save.reach is Reach.PROCESS and not captured.holds_up:
+        full = save.granularity is Granularity.FULL  # a start comes back from nothing less in memory
+        if save.reach is Reach.PROCESS and full and not captured.holds_up:
             kept = snapshot
             captured.then(lambda: self._keep(kept))
             return id
@@ -101,20 +123,43 @@ class Taker:
         return id
 
     def _keep(self, snapshot: Snapshot) -> None:
-        """The copy has ended and is sealed: it stays in shared memory until a newer one needs its place."""
+        """The copy has ended: if it is sealed, it stays in shared memory until a newer one needs its place. One that
+        something overtook is taken again."""
+        kept = False
         try:
             torn = snapshot.outcome()
+            kept = torn is None and self._holds(snapshot.seq)
         finally:
+            if not kept:
+                self.ledger.ended(snapshot.id, self._clock.monotonic(), None)
+                self._emit(CameToNothing(id=snapshot.id, step=snapshot.step))
             snapshot.release()
-        cost: Cost | None = None
-        if torn is not None:
-            self._emit(SaveSkipped(step=snapshot.step, reason=torn))
-            self._emit(CameToNothing(id=snapshot.id, step=snapshot.step))
+        if kept:
+            self._tell_kept(snapshot)
+        elif torn is not None:
+            self._background.take_again(snapshot, torn)
         else:
-            told = {"id": snapshot.id, "step": snapshot.step, "blocked_s": snapshot.stood_still_s}
-            self._emit(SnapshotKept(reason=snapshot.save.reason, snapshot_s=snapshot.snapshot_s, **told))  # type: ignore[arg-type]
-            cost = Cost(lost_s=None, snapshot_s=snapshot.snapshot_s, durable_s=snapshot.snapshot_s, written=0, **told)  # type: ignore[arg-type]
-        self.ledger.ended(snapshot.id, self._clock.monotonic(), cost)
+            there = self._background.stills.proved(snapshot.images) is not None
+            self._frozen = "there" if there else "missing"
+            why = UNHELD if there else FROZEN
+            self._emit(SaveSkipped(step=snapshot.step, reason=f"a snapshot in memory would be of no use: {why}"))
+
+    def _tell_kept(self, snapshot: Snapshot) -> None:
+        id, step = snapshot.id, snapshot.step
+        blocked_s, snapshot_s = snapshot.stood_still_s, snapshot.snapshot_s
+        self._emit(
+            SnapshotKept(id=id, step=step, reason=snapshot.save.reason, blocked_s=blocked_s, snapshot_s=snapshot_s)
+        )
+        cost = Cost(
+            id=id,
+            step=step,
+            blocked_s=blocked_s,
+            lost_s=None,
+            snapshot_s=snapshot_s,
+            durable_s=snapshot_s,
+            written=0,
+        )
+        self.ledger.ended(id, self._clock.monotonic(), cost)
 
     def warm(self) -> None:
         """Make ready for the first save."""
@@ -124,14 +169,21 @@ class Taker:
         # What no disk has taken is kept, but not of a writer that has no say any more.
         self._capture.close(safe_seq=None if self._background.superseded else self._background.saved_seq)
 
-    def _captured(self, *, sure: bool) -> Captured | None:
+    def _captured(self, save: Save) -> Captured | None:
         unfrozen = self._background.stills.take_unfrozen()
         if unfrozen:
             self._capture.unfreeze(unfrozen)
-        captured = self._capture.take(self._components, safe_seq=self._background.saved_seq, sure=sure)
-        if captured is None and self._background.cancel_waiting():  # the newest state is worth more than the one before
-            captured = self._capture.take(self._components, safe_seq=self._background.given_seq, sure=sure)
-        if captured is None and not self._background.saves_in_flight:  # no save has the memory: there is none
+        background, sure = self._background, save.cause != REPEATED
+        captured = self._capture.take(self._components, safe_seq=background.saved_seq, sure=sure)
+        if captured is None and (save.reach is Reach.PROCESS or background.saves_in_flight):
+            # The newest state is worth more than the one before. For one that no disk will get, the snapshot before it
+            # goes first: what waits for the disk, or is written to it, is whole in memory too.
+            if save.reach is not Reach.PROCESS:
+                background.cancel_waiting()
+            captured = self._capture.take(self._components, safe_seq=background.given_seq, sure=sure)
+        if captured is None and background.cancel_waiting():
+            captured = self._capture.take(self._components, safe_seq=background.given_seq, sure=sure)
+        if captured is None and not background.saves_in_flight:  # no save has the memory: there is none
             captured = self._standing.take(self._components)
             if not self._standing_told:
                 self._standing_told = True

@@ -241,7 +241,7 @@ def test_json_says_the_same(ask: Any, seen: Path) -> None:
         "near": [{"step": 5, "kind": "skip", "text": CHEAP}],
     }
     saved_ = explained(ask, seen, "byte-gpt@latest")
-    assert (saved_["saved"], saved_["step"], saved_["kind"], saved_["before"]) == (True, 6, "unknown", 4)
+    assert (saved_["saved"], saved_["step"], saved_["kind"], saved_["before"]) == (True, 6, "interval", 4)
     assert explained(ask, seen, f"@{saved_['checkpoint']}")["cause"] == saved_["cause"]
 
 

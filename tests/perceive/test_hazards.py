@@ -52,6 +52,24 @@ def test_the_rate_is_learnt_within_ten_failures(mean_s: float) -> None:
     assert 0.5 < rate * mean_s < 2.0
 
 
+@pytest.mark.parametrize("factor", [4.0, 0.25])
+def test_a_rate_that_changes_is_followed(factor: float) -> None:
+    """After thirty failures at another rate, twenty are enough to be within 2 times of the new one; the mean of all of
+    them is off by 1.8 and 2.8 times."""
+    gaps_s = [36_000.0] * 30 + [36_000.0 * factor] * 20
+    assert max(len(gaps_s) * 36_000.0 * factor / sum(gaps_s), sum(gaps_s) / len(gaps_s) / 36_000.0 / factor) > 1.8
+    rate = Hazards(history=[Ended(duration_s=gap_s, how="killed") for gap_s in gaps_s]).rate(Reach.PROCESS, 0.0)
+    assert 0.5 < rate * 36_000.0 * factor < 1.4
+
+
+def test_failures_of_one_kind_do_not_fade_those_of_another() -> None:
+    moved = [Ended(duration_s=DAY_S, how="moved")] * 5
+    alone, among = Hazards(history=moved), Hazards(history=moved + [Ended(duration_s=0.0, how="killed")] * 50)
+    assert among.rate(Reach.MACHINE, 0.0) == alone.rate(Reach.MACHINE, 0.0)
+    finished = Hazards(history=[*moved, *[Ended(duration_s=0.0, how="finished")] * 50])
+    assert finished.rate(Reach.MACHINE, 0.0) == alone.rate(Reach.MACHINE, 0.0)
+
+
 def test_calm_lowers_the_rate_while_the_attempt_runs() -> None:
     hazards = Hazards(history=[Ended(duration_s=3600, how="killed")])
     rates = [hazards.rate(Reach.PROCESS, day * DAY_S) for day in range(20)]

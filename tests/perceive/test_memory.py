@@ -118,8 +118,8 @@ def test_failing_midway_is_told_once_and_the_others_go_on(machine: Machine) -> N
         reading = memory.look(step)
         assert reading is not None
         assert (reading.step, reading.name) == (step, "the machine's memory")
-    path = f"{machine.root}/cgroup/box/memory.current"
-    assert machine.told == [f"a limit of memory is not watched: {path} is no number: 'garbage'"]
+    path = f"{machine.root}/cgroup/box/memory"
+    assert machine.told == [f"a limit of memory is not watched ({path}.max): {path}.current is no number: 'garbage'"]
 
 
 def test_nothing_is_there() -> None:
@@ -186,7 +186,7 @@ def test_a_device_is_as_full_as_its_peak_and_the_others_make_it(
     reading = memory.look(20)
     assert reading is not None
     assert reading.name == "the machine's memory"
-    assert machine.told == ["a limit of memory is not watched: device 0: the device is lost"]
+    assert machine.told == ["a limit of memory is not watched (device 0): device 0: the device is lost"]
 
 
 def test_this_machine_is_read_without_complaint() -> None:

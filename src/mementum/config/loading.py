@@ -26,6 +26,7 @@ WAITING: Mapping[str, str] = {
     "budgets.network": "nothing lies beyond a network yet: write_rate limits the disk",
     "budgets.bytes_per_day.object_store": NO_STORE,
     "budgets.money.per_gb.object_store": NO_STORE,
+    "on_divergence": "marks of health come with a later part: every save counts as clean until then",
 }
 
 
@@ -109,7 +110,7 @@ def examine(source: Source) -> Examined:
 
     configured = Configured(
         settings=settings,
-        said=(*theirs.said, *_waiting(settings), *laid.said),
+        said=(*theirs.said, *_waiting(settings, given), *laid.said),
         source=name,
         origins=_origins(settings, given, laid, origin),
     )
@@ -208,9 +209,9 @@ def _paths(value: Any, path: Path) -> Iterator[Path]:
             yield from _paths(inner, (*path, key))
 
 
-def _waiting(settings: Settings) -> tuple[Said, ...]:
+def _waiting(settings: Settings, given: frozenset[Path]) -> tuple[Said, ...]:
     """What waits for something that is not there yet, and was given."""
-    held = {spelled(path): value_at(settings, path) for path in leaves(settings)}
+    held = {spelled(path): value_at(settings, path) for path in leaves(settings) if path in given}
     return tuple(Said(key=key, text=text, effective=False) for key, text in WAITING.items() if held.get(key))
 
 

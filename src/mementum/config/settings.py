@@ -139,7 +139,7 @@ class Tolerance(Section):
     max_lost: Duration | None = None
     """The most work that a failure may cost; a plain number is in seconds."""
     max_restore: Duration | None = None
-    """The longest that coming back may take; a plain number is in seconds."""
+    """The longest that coming back may take; a plain number is in seconds. A resume that took longer is told."""
 
 
 class Expected(Section):
@@ -190,7 +190,7 @@ class Alarms(Section):
     """Which troubles are watched, and from where on."""
 
     which: tuple[Watched, ...] = tuple(Trouble)
-    """The troubles that are watched."""
+    """The troubles that are told. Nothing finds `hardware` yet."""
     thresholds: Thresholds = Thresholds()
 
 
@@ -238,7 +238,9 @@ class Settings(Section):
     preset: Literal["pretrain", "finetune", "rlhf", "inference"] | None = None
     """Settings to begin from. What else is said wins over it; lists are replaced, not joined."""
     policy: Annotated[tuple[Policy, ...], Field(min_length=1, max_length=32)] | None = None
-    """When to save; the first opinion wins. Null: every_steps and every_s, or else before_stop and cost."""
+    """When to save. They are asked in an order of their kinds, whatever the order here: notices and wishes first,
+    intervals last; the first that wants a save gives its reason. Null: every_steps and every_s, or else before_stop
+    and cost."""
     every_steps: Count | None = None
     """Save every so many steps; instead of a policy."""
     every_s: Duration | None = None
@@ -257,7 +259,8 @@ class Settings(Section):
     observe: Flag = False
     """Decide and record, and save nothing: what mementum would have done."""
     on_divergence: Literal["keep", "ignore"] = "keep"
-    """`keep`: the newest save that was clean stays, and later ones are marked. `ignore`: nothing is marked."""
+    """`keep`: the newest save that was clean stays, and later ones are marked. `ignore`: nothing is marked. Marks come
+    with a later part: until then it has no effect."""
     keep_last: Count | None = KEEP_LAST
     """How many of the newest checkpoints stay. Null: all."""
     keep_every_steps: Count | None = None

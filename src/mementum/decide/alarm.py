@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from mementum.decide.amounts import seconds, share
-from mementum.decide.cost import COST_S_LEAST, OVERHEAD
+from mementum.decide.cost import COST_S_LEAST
 from mementum.decide.standing import at_least
 from mementum.records import Alarm, Decision, Reach, Save, Situation, Standing, Trouble, record
 
+ALARM_SHARE = (
+    0.05  # of the time that saves for alarms may take: what they claim is not known as well as what saves cost
+)
 MEMORY_URGENT = 0.97  # of the limit: the next allocation may be the last, so no cost is weighed
 OUTLIVES = {  # the least that a save must outlive to help against a trouble; others: the whole machine may be going
     Trouble.MEMORY: Reach.REBOOT,  # who is out of memory may lose what lies in memory too
@@ -27,11 +30,12 @@ def chance_of(alarms: tuple[Alarm, ...]) -> float:
 class BeforeCrash:
     """Save when the chance that alarms add, times the work at risk, exceeds what a save costs.
 
-    At most one such save in `cost / overhead` seconds, so that false alarms cannot take more than that part of the
+    At most one such save in `cost / share` seconds, so that false alarms cannot take more than that part of the
     time. Memory at 97 % of its limit always saves when it rings. Trouble that ends no process (a loss that diverges)
     asks for none: a fresh save would keep the wreck."""
 
-    overhead: float = OVERHEAD
+    share: float = ALARM_SHARE
+    memory_urgent: float = MEMORY_URGENT  # of its limit; from here on no cost is weighed
 
     def decide(self, situation: Situation) -> Decision | None:
         alarms = tuple(alarm for alarm in situation.alarms if alarm.trouble.is_crash)
@@ -39,15 +43,25 @@ class BeforeCrash:
             return None
         wanted = max(OUTLIVES.get(alarm.trouble, Reach.MACHINE) for alarm in alarms)
         standing = at_least(situation.standings, wanted)
-        if is_urgent(situation):
-            return _urgent(situation, alarms, standing, wanted)
+        used = _short_memory(situation)
+        if used is not None and used >= self.memory_urgent:
+            return self._urgent(used, alarms, wanted if standing is None else standing.reach)
         return None if standing is None else self._weigh(alarms, standing)
+
+    def _urgent(self, used: float, alarms: tuple[Alarm, ...], reach: Reach) -> Save:
+        limit = self.memory_urgent
+        return Save(
+            reason=f"{_texts(alarms)}: memory at {share(used)} of its limit, which saves from {share(limit)} on",
+            reach=reach,
+            numbers={"memory_used": used, "memory_limit": limit, "chance": chance_of(alarms)},
+            cause="alarm",
+        )
 
     def _weigh(self, alarms: tuple[Alarm, ...], standing: Standing) -> Decision | None:
         cost_s = max(standing.cost_s, COST_S_LEAST)
         chance = chance_of(alarms)
         worth_s = chance * standing.since_s
-        if standing.in_flight or standing.since_s < cost_s / self.overhead or not worth_s > cost_s:
+        if standing.in_flight or standing.since_s < cost_s / self.share or not worth_s > cost_s:
             return None
         return Save(
             reason=f"{_texts(alarms)}: {share(chance)} chance x {seconds(standing.since_s)} of work at risk"
@@ -58,22 +72,10 @@ class BeforeCrash:
         )
 
 
-def is_urgent(situation: Situation) -> bool:
-    """Whether memory is so short that a save is made without weighing its cost."""
-    used = situation.vitals.memory_used if situation.vitals is not None else None
+def _short_memory(situation: Situation) -> float | None:
+    """The part of the tightest memory limit that is used, if it has just raised an alarm."""
     rings = any(alarm.trouble is Trouble.MEMORY for alarm in situation.alarms)
-    return rings and used is not None and used >= MEMORY_URGENT
-
-
-def _urgent(situation: Situation, alarms: tuple[Alarm, ...], standing: Standing | None, wanted: Reach) -> Save:
-    used = situation.vitals.memory_used if situation.vitals is not None else None
-    assert used is not None
-    return Save(
-        reason=f"{_texts(alarms)}: memory at {share(used)} of its limit, which saves from {share(MEMORY_URGENT)} on",
-        reach=wanted if standing is None else standing.reach,
-        numbers={"memory_used": used, "memory_limit": MEMORY_URGENT, "chance": chance_of(alarms)},
-        cause="alarm",
-    )
+    return situation.vitals.memory_used if rings and situation.vitals is not None else None
 
 
 def _texts(alarms: tuple[Alarm, ...]) -> str:

@@ -26,13 +26,14 @@ def size(amount: float) -> str:
 
 
 def amount(value: float, unit: str) -> str:
-    """A value of a budget in its unit: `s` and `bytes` as above, others as they are."""
+    """A value of a budget in its unit: `s`, and `bytes` with what follows it, as above, others as they are."""
     if unit == "s":
         return seconds(value)
-    if unit == "bytes":
-        return size(value)
     if unit == "bytes/s":
         return f"{size(value)}/s"
+    kind, _, where = unit.partition(" ")
+    if kind == "bytes":
+        return f"{size(value)} {where}".rstrip()
     return f"{value:.3g} {unit}"
 
 

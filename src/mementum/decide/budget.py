@@ -94,8 +94,8 @@ def _spread_s(allowance: Allowance) -> float:
 
 
 def _refused(save: Save, allowance: Allowance, *, left: float, kept: float, tolerance_s: float | None) -> Skip:
-    unit, setting = allowance.unit, SETTINGS.get(allowance.name, "budgets")
-    need, rest = amount(allowance.per_save, unit), amount(max(left, 0.0), unit)
+    unit, setting = _bare(allowance.unit), SETTINGS.get(allowance.name, "budgets")
+    need, rest = amount(allowance.per_save, allowance.unit), amount(max(left, 0.0), unit)
     of_it = " for alarms" if save.cause == "alarm" else ""
     held = f", with {amount(kept, unit)} kept for max_lost" if kept else ""
     broken = ""
@@ -111,7 +111,7 @@ def _refused(save: Save, allowance: Allowance, *, left: float, kept: float, tole
 
 
 def _too_early(save: Save, allowance: Allowance, early_s: float) -> Skip:
-    need, limit = amount(allowance.per_save, allowance.unit), amount(allowance.limit, allowance.unit)
+    need, limit = amount(allowance.per_save, allowance.unit), amount(allowance.limit, _bare(allowance.unit))
     spread_s = _spread_s(allowance)
     return Skip(
         reason=f"refused by the budget {allowance.name} ({_name(allowance.reach)}): a save needs {need}, {limit} spread"
@@ -133,6 +133,11 @@ def _instead(save: Save, refusal: Skip) -> Save:
     return replace(
         save, reason=f"{save.reason}; only against the loss of {_loss(save.reach)}: a deeper save was {refusal.reason}"
     )
+
+
+def _bare(unit: str) -> str:
+    """A unit without where it goes to, which is said once."""
+    return "bytes" if unit.startswith("bytes to ") else unit
 
 
 def _name(reach: Reach) -> str:

@@ -10,7 +10,7 @@ from mementum.decide.standing import deepest_first
 from mementum.decide.theory import local_interval
 from mementum.records import Decision, Reach, Save, Situation, Skip, Standing, record
 
-OVERHEAD = 0.05  # the part of the time that saves of one reach may take: more is waste even where failures are frequent
+OVERHEAD = 0.5  # a safety bound: where the best interval would be shorter, the machine fails before work is done anyway
 COST_S_LEAST = 0.01  # no measurement beside a running training resolves less: what seems free is not
 
 UNKNOWN = "nothing is known yet of what a save costs"
@@ -27,7 +27,10 @@ class CostOptimal:
     rate x T^2 / 2, which reaches C at sqrt(2 C / rate), Young's interval; at a changing one it follows the rate
     (`theory.local_interval`). Saves of one reach never take more than `overhead` of the time. `rates_least` holds, by
     reach, the lowest failure rate a second that is believed: a run that saw no failure for months still saves as
-    often as that asks for."""
+    often as that asks for.
+
+    How much of the time saves may take in all is a budget (`budget.Within`): here it would forbid the best interval
+    wherever failures come within 200 costs."""
 
     overhead: float = OVERHEAD
     rates_least: Mapping[Reach, float] = field(default_factory=dict)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from mementum.decide.amounts import seconds, share
-from mementum.records import Granularity, record
+from mementum.decide.policy import Policy
+from mementum.records import Decision, Granularity, Save, Situation, record
 
 EXACT_EVERY = 10  # saves: at most nine inexact ones in a row, so that most of a day's saves may still be light
 EXACT_EVERY_S = 3600.0  # an exact resume never loses more than an hour to lighter saves
@@ -33,6 +35,25 @@ class Chosen:
     granularity: Granularity
     expected_s: float
     reason: str
+
+
+@record
+class ExactOften:
+    """Asks `policy`, and makes an inexact save that it wants an exact one where it is due: an exact one holds all that
+    a lighter one does, and only from it can a run resume bit for bit."""
+
+    policy: Policy
+    exact_every: int = EXACT_EVERY
+    exact_every_s: float = EXACT_EVERY_S
+
+    def decide(self, situation: Situation) -> Decision | None:
+        decision = self.policy.decide(situation)
+        if not isinstance(decision, Save) or decision.granularity is Granularity.FULL:
+            return decision
+        due = _exact_due(situation.saves_since_exact, situation.since_exact_s, self.exact_every, self.exact_every_s)
+        if due is None:
+            return decision
+        return replace(decision, granularity=Granularity.FULL, reason=f"{decision.reason}; exact: {due}")
 
 
 def option(granularity: Granularity, cost_s: float) -> Option:

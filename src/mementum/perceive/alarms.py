@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any, Protocol
 
+from mementum.perceive.calibration import Calibration, Seen
 from mementum.perceive.drifts import Drift, SlowSteps, VanishingUpdate
 from mementum.perceive.fitting import Overfitting
 from mementum.perceive.level import Level
 from mementum.perceive.pressure import memory_sign
 from mementum.perceive.signs import Limits, Sign
 from mementum.perceive.spikes import GradientSpike, LossSpike, NonFinite
-from mementum.records import Alarm, Vitals
+from mementum.records import Alarm, Trouble, Vitals
 
 STATE_VERSION = 1  # of what `state` gives: another one is not taken up, and what is usual is learnt anew
 STEP_MEMORY = 64  # steps, whose duration stands for that of the next ones
@@ -52,10 +54,21 @@ class Episode:
 
 
 class Detectors:
-    """All of them. `scaled`: a loss scale is used, whose overflows are no trouble until they do not end."""
+    """All of them. `scaled`: a loss scale is used, whose overflows are no trouble until they do not end. `which`: the
+    troubles that are told; of others all is learnt and nothing said. `seen`: how alarms of the attempts before this one
+    have turned out, which the chance of an alarm follows."""
 
-    def __init__(self, limits: Limits | None = None, *, scaled: bool = False) -> None:
+    def __init__(
+        self,
+        limits: Limits | None = None,
+        *,
+        scaled: bool = False,
+        which: Collection[Trouble] = tuple(Trouble),
+        seen: Mapping[Trouble, Seen] | None = None,
+    ) -> None:
         self._limits = limits = limits or Limits()
+        self._which = frozenset(which)
+        self._calibration = Calibration(seen)
         self._detectors: dict[str, Detector] = {
             "non_finite": NonFinite(limits, scaled=scaled),
             "loss": LossSpike(limits),
@@ -68,11 +81,15 @@ class Detectors:
         self._step_s = Level(memory=STEP_MEMORY)
         self._episodes = {name: Episode(limits.calm_steps) for name in (*self._detectors, "memory", "fit")}
 
-    def look(self, vitals: Vitals, *, eval_loss: float | None = None, save_s: float | None = None) -> tuple[Alarm, ...]:
+    def look(
+        self, vitals: Vitals, *, eval_loss: float | None = None, save_s: float | None = None, rate: float = 0.0
+    ) -> tuple[Alarm, ...]:
         """The alarms of this step, most often none. Call it once a step, in order; steps may be missing.
 
         `eval_loss`: of an evaluation that has ended since the last look. `save_s`: seconds from the decision to save
-        until the checkpoint is durable, as measured; None before the first."""
+        until the checkpoint is durable, as measured; None before the first. `rate`: of failures, a second, that come
+        without any sign."""
+        self._calibration.passed(vitals.at_s)
         if vitals.step_s is not None and 0.0 < vitals.step_s < float("inf"):
             self._step_s.learn(vitals.step_s)
         alarms: list[Alarm] = []
@@ -82,7 +99,7 @@ class Detectors:
         memory = memory_sign(vitals, limits=self._limits, step_s=step_s, save_s=save_s)
         self._judge("memory", memory, vitals.step, alarms)
         self._judge("fit", self._overfitting.look(vitals.loss, eval_loss), vitals.step, alarms)
-        return tuple(alarms)
+        return tuple(self._weighed(alarm, vitals.at_s, rate) for alarm in alarms)
 
     def state(self) -> dict[str, Any]:
         """All that they remember, as plain numbers, for a checkpoint's context."""
@@ -107,6 +124,8 @@ class Detectors:
             episode.apply(state["episodes"][name])
 
     def _judge(self, name: str, sign: Sign | None, step: int, alarms: list[Alarm]) -> None:
+        if sign is not None and sign.trouble not in self._which:
+            sign = None
         if self._episodes[name].tells(sign) and sign is not None:
             alarms.append(
                 Alarm(
@@ -115,7 +134,16 @@ class Detectors:
                     value=sign.value,
                     limit=sign.limit,
                     text=sign.text,
-                    chance=sign.chance,
+                    claimed=sign.chance,
                     horizon_s=sign.horizon_s,
                 )
             )
+
+    def _weighed(self, alarm: Alarm, at_s: float, rate: float) -> Alarm:
+        """With the chance that such alarms have turned out to have."""
+        if not alarm.claimed > 0:
+            return alarm
+        believed, horizon_s = self._calibration, alarm.horizon_s
+        chance = believed.chance(alarm.trouble, alarm.claimed, horizon_s=horizon_s, rate=rate)
+        believed.raised(alarm.trouble, alarm.claimed, at_s=at_s, horizon_s=horizon_s)
+        return replace(alarm, chance=chance)

@@ -67,6 +67,7 @@ class Costs:
     def __init__(self, planned: Mapping[Reach, Planned]) -> None:
         self._planned = dict(planned)
         self._measured: dict[Reach, deque[Planned]] = {reach: deque(maxlen=KEPT) for reach in self._planned}
+        self._every: tuple[SaveCost, ...] | None = None  # until the next is told: it is asked for at every step
 
     def told(
         self,
@@ -88,6 +89,7 @@ class Costs:
         memory = self._planned[reach].memory
         save = Planned(lost_s=lost, snapshot_s=snapshot_s, durable_s=durable_s, size=written, memory=memory)
         self._measured[reach].append(save)
+        self._every = None
 
     def of(self, reach: Reach) -> SaveCost:
         """A KeyError for a reach that no plan was given for: there are no such saves here."""
@@ -104,7 +106,9 @@ class Costs:
 
     def every(self) -> tuple[SaveCost, ...]:
         """Of each reach that saves can have here, the nearest first."""
-        return tuple(self.of(reach) for reach in sorted(self._planned))
+        if self._every is None:
+            self._every = tuple(self.of(reach) for reach in sorted(self._planned))
+        return self._every
 
 
 def _lost(blocked_s: float, snapshot_s: float, durable_s: float) -> float:

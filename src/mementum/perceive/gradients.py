@@ -9,19 +9,21 @@ from typing import Any
 import torch
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
+from mementum.clock import Clock
 from mementum.perceive.late import Late
 from mementum.perceive.stepping import Read, Stepping
+from mementum.perceive.thrift import Thrift
 from mementum.perceive.vitals import GradientReading
 from mementum.records import record
 
-FULL_EVERY = 20  # steps: reading 100 million gradients in full takes as long as twenty to fifty samples of them
+FULL_EVERY = 20  # readings: to read 100 million gradients in full takes as long as twenty to fifty samples of them
 
 
 @record
 class Sampling:
-    """How well gradients are known. `part` of their elements is read at an ordinary step; `error`: median relative
-    error of the estimated norm of all against the full one, over the last `count` full readings that had something to
-    be compared with; None before the first."""
+    """How well gradients are known. `part` of their elements is read as the sample; `error`: median relative error of
+    the estimated norm of all against the full one, over the last `count` turns, in each of which every tensor's
+    estimate was compared once with its full norm; None before the first."""
 
     part: float
     error: float | None
@@ -31,9 +33,13 @@ class Sampling:
 class Gradients:
     """Reads the gradients of `optimizers` at each of their steps, and waits for no device.
 
-    A sample of every tensor is read, and every `full_every` steps all of it: the ratio of both is the factor by which
-    the next samples are corrected. Where a few rows of an embedding carry most of the norm, the estimate is off by a
-    fifth and more: `sampling` says by how much. Halfway between, Adam's moments are read on the same sample.
+    A sample of every tensor is read, and each tensor in full once in `full_every` readings, some at each of them, so
+    that no step pays for all but the first: the ratio of both is the factor by which the next samples are corrected.
+    Where a sample tells little (of an embedding other rows have a gradient at each step), the median of the last full
+    norms stands for the tensor. `sampling` says how far off the norm of all is. Once in `full_every` readings Adam's
+    moments are read on the same sample.
+
+    Given a `clock`, steps are left out where reading would take more than a small part of their time (`thrift`).
 
     Norms are those of what the optimizer is about to use: after clipping, of a sharded tensor this process's shard. A
     loss scale is divided out where the optimizer has it (fused ones under GradScaler); else gradients count as they
@@ -47,6 +53,7 @@ class Gradients:
         names: Mapping[int, str],
         *,
         full_every: int = FULL_EVERY,
+        clock: Clock | None = None,
         tell: Callable[[str], None] = lambda text: None,
     ) -> None:
         assert full_every >= 1
@@ -54,6 +61,7 @@ class Gradients:
             id(optimizer): Stepping(name, optimizer, names, full_every=full_every)
             for name, optimizer in optimizers.items()
         }
+        self._thrift = {} if clock is None else {one: Thrift(clock) for one in self._steppings}
         self._late: Late[tuple[Stepping, Read]] = Late()
         self._tell = tell
         self._blind = False
@@ -111,6 +119,9 @@ class Gradients:
         stepping = self._steppings.get(id(optimizer))
         if stepping is None or self._blind or os.getpid() != self._pid or torch.compiler.is_compiling():
             return
+        thrift = self._thrift.get(id(optimizer))
+        if thrift is not None and not thrift.begin():
+            return
         try:
             with torch.no_grad():
                 taken = stepping.read()
@@ -120,6 +131,8 @@ class Gradients:
         # What a tensor of somebody else's class, or a device without memory, answers to being read.
         except (RuntimeError, TypeError, ValueError, AttributeError, KeyError, IndexError) as error:
             self._give_up(error)
+        if thrift is not None:
+            thrift.end()
 
     def _give_up(self, error: Exception) -> None:
         self._blind = True

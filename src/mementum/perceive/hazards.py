@@ -25,6 +25,10 @@ ROUGH_CHANCE = 0.01  # that a task runs in such a place, before anything is seen
 # maintenance 32. The machine: its dear parts, HBM 72, ssd 3, power 3, chassis 2, boards 2, CPU 2, memory 2.
 SHARES: Mapping[Reach, float] = {Reach.PROCESS: 111 / 419, Reach.REBOOT: 222 / 419, Reach.MACHINE: 86 / 419}
 
+# What a failure tells of the rate when there is a newer one of its kind: half of it is forgotten after seven. On the
+# traces of bench/policies.py rates change by 3.5 times. Shorter memory is noisier, a longer one follows too late there.
+FADES = 0.9
+
 DURATION_S_MAX = 100 * 365 * DAY_S  # of an attempt; a longer one was not measured
 EXCESS_MAX = 1000.0  # all signs together: beyond it, every step would be saved whatever it costs
 
@@ -53,7 +57,7 @@ class _Belief:
 
     failures: float
     days: float
-    seen: int
+    seen: float
     log_chance: float
 
 
@@ -66,17 +70,20 @@ class Hazards:
 
     Rates do not depend on how old a machine or an attempt is. Failures do come sooner after failures (Weibull shapes
     0.5 to 0.9 on public traces), but intervals by age win -11 to 3.5 % of what a clairvoyant could over constant ones:
-    nothing. What is learnt early, and at once, is the rate.
+    nothing. What is learnt early, and at once, is the rate, and it changes: so failures, and the time before them,
+    count by `FADES` less with each newer one of their reach.
 
-    `history` are the task's attempts before this one, in any order; `nodes` is how many machines any of which ends the
-    training by its failure. A duration that is no number of seconds counts as none."""
+    `history` are the task's attempts before this one, the oldest first; `nodes` is how many machines any of which ends
+    the training by its failure. A duration that is no number of seconds counts as none."""
 
     def __init__(self, nodes: int = 1, history: Sequence[Ended] = ()) -> None:
         assert nodes >= 1, f"{nodes} nodes"
         self._nodes = nodes
-        self._past_s = sum(ended.duration_s for ended in history if 0 < ended.duration_s <= DURATION_S_MAX)
-        lost = [LOST[ended.how] for ended in history if ended.how in LOST]
-        self._beliefs = {reach: _beliefs(SHARES[reach], lost.count(reach)) for reach in Reach}
+        self._past_s: dict[Reach, float] = {}
+        self._beliefs: dict[Reach, tuple[_Belief, ...]] = {}
+        for reach in Reach:
+            seen, self._past_s[reach] = _faded(history, reach)
+            self._beliefs[reach] = _beliefs(SHARES[reach], seen)
         self._excess: dict[str, tuple[float, frozenset[Reach]]] = {}
 
     def excess(self, name: str, factor: float, reaches: Collection[Reach] = tuple(Reach)) -> None:
@@ -94,7 +101,7 @@ class Hazards:
 
     def rate(self, reach: Reach, at_s: float) -> float:
         """Failures a second of all nodes, `at_s` seconds after this attempt began."""
-        days = self._nodes * (self._past_s + max(0.0, at_s)) / DAY_S
+        days = self._nodes * (self._past_s[reach] + max(0.0, at_s)) / DAY_S
         return _mean(self._beliefs[reach], days) * self._nodes / DAY_S * self.factor(reach)
 
     def rates(self, at_s: float, reaches: Collection[Reach] = tuple(Reach)) -> dict[Reach, float]:
@@ -108,7 +115,19 @@ class Hazards:
         return rates
 
 
-def _beliefs(share: float, seen: int) -> tuple[_Belief, ...]:
+def _faded(history: Sequence[Ended], reach: Reach) -> tuple[float, float]:
+    """Failures of this reach, and the seconds in which they were seen, each as much as it still tells."""
+    failures = past_s = 0.0
+    for ended in history:
+        duration_s = ended.duration_s if 0 < ended.duration_s <= DURATION_S_MAX else 0.0
+        failed = LOST.get(ended.how) is reach
+        fades = FADES if failed else 1.0
+        failures = fades * failures + failed
+        past_s = fades * past_s + duration_s
+    return failures, past_s
+
+
+def _beliefs(share: float, seen: float) -> tuple[_Belief, ...]:
     """In clusters and in rough places, after so many failures of the kind that has this share of all."""
     priors = ((CLUSTER_FAILURES, CLUSTER_A_DAY, 1 - ROUGH_CHANCE), (ROUGH_FAILURES, ROUGH_A_DAY, ROUGH_CHANCE))
     beliefs = []

@@ -120,7 +120,7 @@ class Memory:
         limit = measure(notes)
         if notes:
             del self._sources[name]
-            self._tell(f"a limit of memory is not watched: {'; '.join(notes)}")
+            self._tell(f"a limit of memory is not watched ({name}): {'; '.join(notes)}")
             return None
         return limit
 

@@ -184,8 +184,12 @@ class Notices:
         if self._ours(number) or (not self._open and signal.getsignal(number) is signal.SIG_DFL):
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
-        elif (outer := _other(signal.getsignal(number))) and (theirs := outer._heard[number].arrival):
-            theirs.ends = True  # a run around ours, which is closed, has heard it too: the end is now its matter
+        elif (outer := _other(signal.getsignal(number))) is not None:  # a run around ours, which is closed
+            theirs = outer._heard[number].arrival
+            if theirs is None:
+                os.kill(os.getpid(), number)  # it has answered it, and trains on: it hears it once more
+            else:
+                theirs.ends = True  # it has heard it too: the end is now its matter
 
     def _step_aside(self, number: int, heard: _Heard, frame: FrameType | None) -> None:
         """We are closed, or in a forked child: as if we had never been here."""

@@ -9,6 +9,8 @@ import torch
 from mementum.records import record
 
 BLOCK = 2048  # elements that are read of a tensor: 8 KB, about what a call for one tensor costs anyhow
+SERIAL_ROWS = 15  # that are computed with at once on a CPU: from 32768 elements on torch splits the work between its
+# threads, and where another program holds one of their cores, each such call waits for the scheduler: 7 ms for 0.1.
 RUNS = 8  # pieces of it, spread evenly: one piece would be a single row of an embedding. On a CUDA device it is one
 # piece all the same, for there only dense pieces are copied by one kernel for all tensors.
 
@@ -38,6 +40,7 @@ class Sample:
         self._shapes = [tensor.shape for tensor in dense]
         self._devices = [tensor.device for tensor in dense]
         self._lanes = [(device, numbers, *self._lay_out(device, numbers)) for device, numbers in by_device.items()]
+        self._roots: list[torch.Tensor] = []  # of second moments
         self.order = [number for numbers in by_device.values() for number in numbers]
         self.sizes = [tensor.numel() for tensor in dense]
         self._sharded = any(hasattr(tensor, "to_local") for tensor in tensors)
@@ -79,7 +82,10 @@ class Sample:
 
     def norms(self, tensors: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
         """Norms of the rows of `gather`, one vector a device."""
-        return [torch.linalg.vector_norm(rows, dim=1) for rows in self.gather(tensors)]
+        return [
+            torch.cat([torch.linalg.vector_norm(some, dim=1) for some in _served(rows)])
+            for rows in self.gather(tensors)
+        ]
 
     def append_moments(
         self,
@@ -93,10 +99,18 @@ class Sample:
         """Append, row by row: norms of first moments over (root of second ones + `eps`), norms of weights, sums of
         second moments."""
         measured = self.norms(weights)
-        roots = [rows.clone() for rows in self.gather(second)]
-        traces = [rows.sum(dim=1) for rows in roots]
-        updates = [rows / root.sqrt_().add_(eps) for rows, root in zip(self.gather(first), roots, strict=True)]
-        parts += [torch.linalg.vector_norm(update, dim=1) for update in updates]
+        if not self._roots:  # kept: as much memory made anew takes longer than what is computed in it
+            self._roots = [torch.empty_like(rows) for _, _, rows, _ in self._lanes]
+        traces = []
+        for rows, kept in zip(self.gather(second), self._roots, strict=True):
+            traces.append(torch.cat([some.sum(dim=1) for some in _served(rows)]))
+            for some, root in zip(_served(rows), _served(kept), strict=True):
+                torch.sqrt(some, out=root).add_(eps)
+        for rows, kept in zip(self.gather(first), self._roots, strict=True):
+            pairs = zip(_served(rows), _served(kept), strict=True)
+            parts.append(
+                torch.cat([torch.linalg.vector_norm(root.reciprocal_().mul_(some), dim=1) for some, root in pairs])
+            )
         parts += measured
         parts += traces
 
@@ -147,6 +161,11 @@ def full_norms(tensors: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], lis
         )
         vectors.append(torch.stack(norms))
     return vectors, [number for numbers in groups.values() for number in numbers]
+
+
+def _served(rows: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """The rows in the portions in which they are computed with: on a device, all at once."""
+    return torch.split(rows, SERIAL_ROWS) if rows.device.type == "cpu" else (rows,)
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:

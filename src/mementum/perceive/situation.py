@@ -13,6 +13,7 @@ from mementum.perceive.alarms import Detectors
 from mementum.perceive.budgets import Budgets
 from mementum.perceive.costs import Costs, SaveCost
 from mementum.perceive.deadlines import Deadlines
+from mementum.perceive.exactness import SinceExact
 from mementum.perceive.exposure import Exposure
 from mementum.perceive.gradients import Gradients
 from mementum.perceive.hazards import Hazards
@@ -22,10 +23,14 @@ from mementum.perceive.notices import Notices
 from mementum.perceive.risk import Risk
 from mementum.perceive.timing import StepTimes
 from mementum.perceive.vitals import VitalSigns
-from mementum.records import Alarm, Notice, Reach, Save, Situation, Standing, Vitals, record
+from mementum.records import Alarm, Granularity, Notice, Reach, Save, Situation, Standing, Vitals, record
 
 LOSS, NORM = "loss", "grad_norm"  # the names under which a loop records them
 EVALUATED = ("eval_loss", "val_loss", "validation_loss")  # the first of these that is new is an evaluation's
+IN_VAIN_MAX = 3  # snapshots in memory in a row of which nothing came: there is no memory that would keep them
+FOR_SOMEBODY = ("notice", "asked")  # causes of saves that somebody waits for
+UNSEEN: tuple[None, tuple[Alarm, ...], tuple[float, bool]] = (None, (), (0.0, False))  # neither vital signs nor risk
+RATES_S = 1.0  # between two looks at the rates of failures: they change within hours, and are 20 logarithms
 NAMES_MAX = 256  # of metrics whose newest and best are remembered: more are made of something that changes
 
 
@@ -67,10 +72,11 @@ class Senses:
 
 @record
 class _Saving:
-    """A save that was begun, what was charged for it, and when by the clock its state was taken."""
+    """A save that was begun, what was charged for it, and when by the clock its state was taken. `taken_s`: when by the
+    exposure; None for one that no exact resume can use, whose work is still at risk."""
 
     reach: Reach
-    taken_s: float
+    taken_s: float | None
     clock_s: float
     charged: SaveCost
     alarm: bool
@@ -86,7 +92,10 @@ class Perception:
         self._senses, self._clock = senses, clock
         self._began_s = clock.monotonic()
         self._exposure = Exposure(step=step)
-        self._reaches = tuple(cost.reach for cost in senses.costs.every())
+        self._exact = SinceExact(resumed=step > 0)
+        self._in_vain = 0
+        self._rates: dict[Reach, float] = {}
+        self._rated_s = -RATES_S
         self._risk = Risk()
         self._late: Late[int] = Late()
         self._saving: dict[str, _Saving] = {}
@@ -101,23 +110,26 @@ class Perception:
         """Seconds since the attempt began."""
         return self._clock.monotonic() - self._began_s
 
-    def look(self, told: Told) -> Situation:
-        """The situation after a step."""
+    def look(self, told: Told, *, plainly: bool = False) -> Situation:
+        """The situation after a step. `plainly`: without vital signs and alarms, where to look at them has failed."""
         self.take_in()
         at_s, senses = self.at_s, self._senses
         step_s = senses.times.tick()
         best = dict(self._best)
         self._note_metrics(told.metrics)
-        vitals, alarms, risk = self._look_at(told, at_s, step_s)
-        rates = senses.hazards.rates(at_s, self._reaches)
+        costs = self._offered()
+        rates = self._rates_of(at_s, costs)
+        seen = UNSEEN if plainly else self._look_at(told, at_s, step_s, sum(rates.values()))
+        vitals, alarms, risk = seen
         self._exposure.advance(at_s, told.step, rates)
-        costs = senses.costs.every()
         return Situation(
             step=told.step,
             epoch=told.epoch,
             ends_epoch=told.ends_epoch,
             since_save_steps=told.since_save_steps,
             since_save_s=told.since_save_s,
+            saves_since_exact=self._exact.saves,
+            since_exact_s=self._exact.seconds(at_s),
             saves_in_flight=told.saves_in_flight,
             total_steps=told.total_steps,
             at_s=at_s,
@@ -152,18 +164,21 @@ class Perception:
     def taken(self, id: str, save: Save) -> None:
         """A save has begun, and its state is that of now."""
         at_s, alarm = self.at_s, save.cause == "alarm"
-        reach = max((one for one in self._reaches if one <= save.reach), default=None)
-        if reach is None:
+        charged = max(
+            (one for one in self._offered() if one.reach <= save.reach), key=lambda one: one.reach, default=None
+        )
+        if charged is None:
             return
-        charged = self._senses.costs.of(reach)
+        reach, exact = charged.reach, save.granularity is Granularity.FULL
+        self._exact.taken(id, save, at_s)
         self._senses.budgets.spent(at_s, charged, alarm=alarm)
         self._saving[id] = _Saving(
             reach=reach,
-            taken_s=self._exposure.begun(reach),
+            taken_s=self._exposure.begun(reach) if exact else None,
             clock_s=self._clock.monotonic(),
             charged=charged,
             alarm=alarm,
-            answers=frozenset(notice.source for notice in self._all_notices()),
+            answers=self._answers(save),
         )
 
     def ended(self, id: str, *, durable: bool) -> None:
@@ -188,7 +203,15 @@ class Perception:
         }
 
     def apply(self, state: Mapping[str, Any]) -> None:
-        """Go on from a `state`. KeyError, TypeError or ValueError if it is none of ours."""
+        """Go on from a `state`. If it is none of ours, what the parts raise is raised, and nothing has changed."""
+        before = self.state()
+        try:
+            self._apply(state)
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError):
+            self._apply(before)
+            raise
+
+    def _apply(self, state: Mapping[str, Any]) -> None:
         senses = self._senses
         parts: dict[str, Any] = {"signs": senses.signs, "gradients": senses.gradients, "detectors": senses.detectors}
         parts |= {"risk": self._risk, "times": senses.times, "budgets": senses.budgets}
@@ -211,24 +234,55 @@ class Perception:
             saving = self._saving.get(id)
             if saving is None:
                 continue
+            self._count(saving.reach, durable=durable)
+            self._exact.ended(id, durable=durable)
             if durable:
-                self._exposure.durable(saving.reach, saving.taken_s)
-                self._answer(saving.clock_s)
+                if saving.taken_s is not None:
+                    self._exposure.durable(saving.reach, saving.taken_s)
+                if saving.answers:
+                    self._answer(saving.clock_s)
                 self._saving[id] = replace(saving, answers=frozenset())
             else:
-                self._exposure.failed(saving.reach, saving.taken_s)
-                self._senses.budgets.corrected(self.at_s, saving.charged, lost_s=0.0, written=0, alarm=saving.alarm)
+                # What was charged for it stays charged: nobody has measured what it took, and those that fail one after
+                # the other must not be free.
+                if saving.taken_s is not None:
+                    self._exposure.failed(saving.reach, saving.taken_s)
                 del self._saving[id]
         while self._measured:
             id, cost = self._measured.popleft()
             saving = self._saving.pop(id, None)
             if saving is None:
                 continue
-            self._senses.costs.told(saving.reach, **cost)
+            if saving.taken_s is not None:  # a lighter save says little of what a whole one costs
+                self._senses.costs.told(saving.reach, **cost)
             lost_s = cost["blocked_s"] if cost["lost_s"] is None else max(cost["lost_s"], cost["blocked_s"])
             self._senses.budgets.corrected(
                 self.at_s, saving.charged, lost_s=lost_s, written=cost["written"], alarm=saving.alarm
             )
+
+    def _rates_of(self, at_s: float, costs: tuple[SaveCost, ...]) -> Mapping[Reach, float]:
+        if at_s - self._rated_s >= RATES_S or len(self._rates) != len(costs):
+            self._rates = self._senses.hazards.rates(at_s, tuple(cost.reach for cost in costs))
+            self._rated_s = at_s
+        return self._rates
+
+    def _offered(self) -> tuple[SaveCost, ...]:
+        """Of the reaches that saves can have here, as far as one knows."""
+        costs = self._senses.costs.every()
+        return costs if self._in_vain < IN_VAIN_MAX else tuple(one for one in costs if one.reach > Reach.PROCESS)
+
+    def _count(self, reach: Reach, *, durable: bool) -> None:
+        """Of snapshots that memory does not keep, no more are taken, but for one after each that the disk has."""
+        if reach is Reach.PROCESS:
+            self._in_vain = 0 if durable else self._in_vain + 1
+        elif durable:
+            self._in_vain = min(self._in_vain, IN_VAIN_MAX - 1)
+
+    def _answers(self, save: Save) -> frozenset[str]:
+        """Of what notices nothing more is to be done once it is durable. A snapshot in memory is enough only where it
+        was taken for the notice, because nothing else would be in time."""
+        enough = save.granularity is Granularity.FULL and (save.reach > Reach.PROCESS or save.cause in FOR_SOMEBODY)
+        return frozenset(notice.source for notice in self._all_notices()) if enough else frozenset()
 
     def _answer(self, taken_s: float) -> None:
         """Notices that came before the state was taken need no further save."""
@@ -238,7 +292,7 @@ class Perception:
             self._senses.deadlines.answered(taken_s)
 
     def _look_at(
-        self, told: Told, at_s: float, step_s: float | None
+        self, told: Told, at_s: float, step_s: float | None, rate: float
     ) -> tuple[Vitals | None, tuple[Alarm, ...], tuple[float, bool]]:
         senses = self._senses
         evaluated, self._evaluated = self._evaluated, None
@@ -259,8 +313,8 @@ class Perception:
         )
         alarms: tuple[Alarm, ...] = ()
         if senses.detectors is not None:
-            save_s = min((cost.durable_s for cost in senses.costs.every()), default=None)
-            alarms = senses.detectors.look(vitals, eval_loss=evaluated, save_s=save_s)
+            save_s = min((cost.durable_s for cost in self._offered()), default=None)
+            alarms = senses.detectors.look(vitals, eval_loss=evaluated, save_s=save_s, rate=rate)
         return vitals, alarms, self._risk.look(vitals, alarms)
 
     def _arrived(self, told: Told) -> tuple[Any, Any]:
