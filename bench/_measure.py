@@ -7,7 +7,7 @@ import os
 import random
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -63,9 +63,10 @@ class Report:
 class Processor:
     """Processor seconds of this process, apart from those of the threads that train."""
 
-    def __init__(self) -> None:
-        """Made after some steps without a save: the threads that are there now are the training's."""
-        self._trainers = [Path(path) for path in Path("/proc/self/task").iterdir()]
+    def __init__(self, *, beside: Collection[int | None] = ()) -> None:
+        """Made after some steps without a save: the threads that are there now are the training's, but for those whose
+        kernel's numbers are in `beside`."""
+        self._trainers = [path for path in Path("/proc/self/task").iterdir() if int(path.name) not in beside]
 
     def read(self) -> Used:
         # Threads that have ended count in the process, and no training thread ends.

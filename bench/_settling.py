@@ -74,6 +74,7 @@ def _one(training: Training, saver: Ours, gate: Gate, processor: Processor, *, u
     steps: dict[bool, list[float]] = {True: [], False: []}
     lost_s = cpu_s = 0.0
     before: list[float] = []
+    counted = 0
     while saver.settled < until:
         for kind in (False, True, True, False):
             gate.opened.set() if kind else gate.opened.clear()
@@ -89,7 +90,8 @@ def _one(training: Training, saver: Ours, gate: Gate, processor: Processor, *, u
                 cpu_s += max(0.0, spent.all_s - spent.trainers_s)
         neighbours = [*before, *steps[False][-2 * TURN :]]
         before = steps[False][-TURN:]
-        fresh = steps[True][-2 * TURN :]
+        fresh = steps[True][counted:]
+        counted = len(steps[True])
         lost_s += sum(fresh) - len(fresh) * statistics.median(neighbours)
         if len(steps[True]) > STEPS_MAX:
             raise TimeoutError(f"a compression took more than {STEPS_MAX} steps")

@@ -17,6 +17,7 @@ import shutil
 import statistics
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -149,8 +150,7 @@ class Watched:
         backward: Callable[[Any], dict[str, Any]],
         loader: DataLoader[torch.Tensor] | None = None,
     ) -> None:
-        spans, total, processor = self.spans, WARM_STEPS + self._steps, Processor()
-        used = processor.read()
+        spans, total = self.spans, WARM_STEPS + self._steps
         with spans.over(self._groups), readings_of() as read, opened(self._folder, model, optimizer) as run:
             steps = ((step, None) for step in range(1, total + 1)) if loader is None else run.steps(loader, total)
             for step, batch in steps:
@@ -161,17 +161,18 @@ class Watched:
                 began_s = time.perf_counter()
                 optimizer.step()
                 optimizer.zero_grad()
+                known = len(read)
                 run.record(**metrics)
                 self.step_s.append(passed_s + time.perf_counter() - began_s)
-                if read and read[-1][1].norm is not None:
-                    self.errors.append(abs(read[-1][1].norm / norm - 1))
+                self.errors += [abs(one.norm / norm - 1) for _, one in read[known:] if one.norm is not None]
                 spans.end_step()
                 if step == WARM_STEPS:
                     spans.forget()
                     self.errors.clear()
                     self.step_s.clear()
+                    processor = Processor(beside=own_threads())  # torch's threads are there by now
                     used = processor.read()
-        passed = processor.read().since(used)
+            passed = processor.read().since(used)
         self.beside_s = (passed.all_s - passed.trainers_s) / self._steps
         (sampling,) = read[-1][0].sampling()
         self.part, self.own_error = sampling.part, sampling.error
@@ -179,14 +180,14 @@ class Watched:
 
 @contextmanager
 def readings_of() -> Iterator[list[tuple[Gradients, GradientReading]]]:
-    """What `Gradients.take` gives, the newest last."""
+    """What `Gradients.take` gives, the newest last; nothing at a step that was not read."""
     read: list[tuple[Gradients, GradientReading]] = []
     take = Gradients.take
 
     def kept(gradients: Gradients, *args: Any, **kwargs: Any) -> GradientReading | None:
         reading = take(gradients, *args, **kwargs)
         if reading is not None:
-            read[:] = [(gradients, reading)]
+            read.append((gradients, reading))
         return reading
 
     with patch.object(Gradients, "take", kept):
@@ -202,6 +203,11 @@ def opened(folder: Path, model: torch.nn.Module, optimizer: torch.optim.Optimize
         yield run
     finally:
         run.close(why="measured")
+
+
+def own_threads() -> frozenset[int | None]:
+    """Those of ours that there are now, as the kernel numbers them."""
+    return frozenset(one.native_id for one in threading.enumerate() if one.name.startswith("mementum"))
 
 
 def norm_of(optimizer: torch.optim.Optimizer) -> float:

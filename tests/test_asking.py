@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from mementum.asking import Asked, asked_of
+from mementum.decide.alarm import BeforeCrash
 from mementum.decide.before import BeforeStop
+from mementum.decide.budget import Within
 from mementum.decide.interval import EveryEpoch, EverySeconds, EverySteps
 from mementum.decide.policy import First
 from mementum.errors import UsageError
@@ -29,8 +31,13 @@ def asked(config: Any = None, **arguments: Any) -> Asked:
     ],
 )
 def test_intervals_become_a_policy(steps: int | None, seconds: float | None, expected: tuple[object, ...]) -> None:
-    """A notice that the process will be stopped saves in any case."""
-    assert asked(every_steps=steps, every_s=seconds).policy == First(policies=(BeforeStop(), *expected))
+    """A notice that the process will be stopped saves in any case, and so does an alarm that outweighs its cost."""
+    policy = asked(every_steps=steps, every_s=seconds).policy
+    assert policy == First(policies=(BeforeStop(), BeforeCrash(), *expected))
+    said = asked({"alarms": "off"}, every_steps=3).policy
+    assert said == First(policies=(BeforeStop(), EverySteps(steps=3)))
+    limited = asked({"alarms": "off", "budgets": {"lost_time": "5 %"}}, every_steps=3).policy
+    assert limited == Within(policy=said)
 
 
 def test_a_policy_is_taken_as_it_is_and_alone() -> None:

@@ -185,13 +185,23 @@ def test_lost_time_holds_where_saves_are_dear(root: Path, monkeypatch: pytest.Mo
 
 
 def test_what_cannot_be_kept_is_said_at_the_start(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the size of the state itself, where the configuration names none: 24 bytes, 1000 of which are for a day."""
+    """By the size of the state itself, where the configuration names none: a few kilobytes, and 50 are for a day."""
     expected = {"lost_per_save": LOST_S, "durable_after": DURABLE_S}
-    config = {"preset": "pretrain", "expected": expected, "budgets": {"bytes_per_day": {"ssd": 1000}}, "slots": 0}
+    config = {"preset": "pretrain", "expected": expected, "budgets": {"bytes_per_day": {"ssd": 50_000}}, "slots": 0}
     simulated = Simulated(root, monkeypatch, config)
     (said,) = (note for note in simulated.notes if "max_lost" in note)
     assert said.startswith("max_lost 30 min cannot be kept against a reboot: a save writes ")
     assert said.endswith(" or more, or raise budgets.bytes_per_day")
+    simulated.end()
+
+
+def test_a_budget_that_covers_no_save_at_all_is_said_at_the_start(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = {"lost_per_save": LOST_S, "durable_after": DURABLE_S}
+    config = {"expected": expected, "budgets": {"bytes_per_day": {"ssd": 1000}}, "slots": 0}
+    simulated = Simulated(root, monkeypatch, config)
+    (said,) = (note for note in simulated.notes if "bytes_per_day" in note)
+    assert said.startswith("no save is made but for notices, and when one is asked for: it writes ")
+    assert said.endswith("; raise budgets.bytes_per_day.ssd")
     simulated.end()
 
 

@@ -81,7 +81,8 @@ CLOCK = ("clock.py",)  # the one source of time, for the same reason
 BROAD_EXCEPT = (
     "events.py",  # a listener is the user's code
     "execute/worker.py",  # a thread's end
-    "execute/overlap.py",  # a thread's end
+    "execute/overlap.py",  # a copy, whose failure is raised in its save
+    "execute/copier.py",  # a thread's end
     "execute/beside.py",  # a thread's end
     "execute/settler.py",  # a thread's end
     "perceive/notices.py",  # a signal handler of the user's, whose exception is kept for the step's end

@@ -103,15 +103,10 @@ def test_a_run_resumes_from_the_newest_exact_one(tmp_path: Path) -> None:
     assert (resumed.step, resumed.rung) == (250, "exact")
 
 
-def test_retention_counts_exact_ones_only(tmp_path: Path) -> None:
-    """The newest exact one stays, however many of weights come after it."""
+def test_retention_counts_exact_ones_and_others_apart(tmp_path: Path) -> None:
+    """The newest exact one stays, however many of weights come after it, and so many of those."""
     tune(tmp_path, 470, keep_last=1)
-    assert kinds(tmp_path) == {
-        200: Granularity.WEIGHTS,
-        250: Granularity.FULL,
-        350: Granularity.WEIGHTS,
-        450: Granularity.WEIGHTS,
-    }
+    assert kinds(tmp_path) == {250: Granularity.FULL, 450: Granularity.WEIGHTS}
 
 
 def test_ten_saves_are_never_all_of_weights(tmp_path: Path) -> None:

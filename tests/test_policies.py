@@ -72,8 +72,8 @@ def test_each_kind_that_can_be_wished_for() -> None:
         ]
     )
     found = within(policy_of(None, settings, explicit=False))
-    assert kinds(found) == [BeforeStop, OnEvent, EveryEpoch, BestMetric, EverySteps, EverySeconds, Window]
-    _, event, epoch, best, steps, seconds, window = found
+    assert kinds(found) == [BeforeStop, BeforeCrash, OnEvent, EveryEpoch, BestMetric, EverySteps, EverySeconds, Window]
+    _, _, event, epoch, best, steps, seconds, window = found
     assert event == OnEvent(names=frozenset({"publish"}), granularity=Granularity.WEIGHTS_AND_OPTIMIZER)
     assert epoch == EveryEpoch(every=2)
     assert isinstance(best, BestMetric)
@@ -93,9 +93,9 @@ def test_a_tolerance_comes_before_every_interval_and_budgets_leave_room_for_it()
 
 def test_an_interval_in_so_many_words_is_refused_by_no_budget() -> None:
     policy = policy_of(None, Settings(every_steps=5), explicit=True)
-    assert policy == First(policies=(BeforeStop(), EverySteps(steps=5)))
+    assert policy == First(policies=(BeforeStop(), BeforeCrash(), EverySteps(steps=5)))
     both = policy_of(None, Settings(every_steps=5, every_s=2.0), explicit=True)
-    assert both == First(policies=(BeforeStop(), EverySteps(steps=5), EverySeconds(seconds=2.0)))
+    assert both == First(policies=(BeforeStop(), BeforeCrash(), EverySteps(steps=5), EverySeconds(seconds=2.0)))
 
 
 def test_a_policy_of_the_callers_is_taken_as_it_is_behind_notices() -> None:

@@ -15,8 +15,9 @@ from mementum.config.loading import load
 from mementum.config.settings import Settings
 from mementum.deciding import Watchers
 from mementum.execute.room import Room
+from mementum.live.stateful import components_in
 from mementum.records import Reach
-from mementum.sensing import planned
+from mementum.sensing import expected_size, planned
 
 GB = 10**9
 
@@ -128,3 +129,15 @@ def test_a_learning_rate_that_is_no_plain_number(tmp_path: Path) -> None:
         assert lr() == 0.5
         optimizer.param_groups.clear()
         assert lr() is None
+
+
+def test_a_state_is_as_large_as_its_optimizer_will_make_it() -> None:
+    model = torch.nn.Linear(10, 10)
+    model.bias.requires_grad_(False)
+    for optimizer, numbers in ((torch.optim.AdamW(model.parameters()), 2), (torch.optim.SGD(model.parameters()), 0)):
+        components = components_in({"model": model, "optimizer": optimizer})
+        assert expected_size(440, components) == 440 + numbers * 400
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(1, 10)).sum().backward()
+    optimizer.step()
+    assert expected_size(1240, components_in({"model": model, "optimizer": optimizer})) == 1240

@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Any
 
 from mementum.assemble import fit_of, plain_fields, require_count, retention_of
-from mementum.config.loading import Source, load
+from mementum.config.loading import Configured, Source, load
 from mementum.config.settings import Settings
 from mementum.decide.policy import Policy
 from mementum.decide.retain import Retention
@@ -75,13 +75,21 @@ def asked_of(
     fit = fit_of(settings.fit, rename, settings.lr_wins)
     return Asked(
         settings=settings,
-        policy=policy_of(policy, settings, explicit=by_argument and config is None),
+        policy=policy_of(policy, settings, explicit=by_argument and not _has_limits(configured)),
         retention=retention_of(settings.keep_last, settings.keep_every_steps),
         resume=resume,
         user=plain_fields(user),
         fit=fit,
         takeover=takeover,
         notes=tuple(f"{one.key}: {one.text}" for one in configured.said if not one.effective),
+    )
+
+
+def _has_limits(configured: Configured) -> bool:
+    """Whether a budget or tolerance was set, and is not only what holds where nothing is said."""
+    return any(
+        name.partition(".")[0] in ("budgets", "tolerance") and origin != "default"
+        for name, origin in configured.origins.items()
     )
 
 

@@ -23,11 +23,11 @@ from mementum.execute.pace import Pace
 from mementum.execute.settler import SettleJob, Settler
 from mementum.execute.snapshot import Snapshot
 from mementum.execute.stills import Stills, Unsteady
-from mementum.execute.worker import SaveJob, Worker
+from mementum.execute.worker import SaveJob, Worker, rank_of
 from mementum.format import vitals
 from mementum.opening import Opened
 from mementum.pruning import prune, sweep
-from mementum.records import Fact, Health, Manifest, Save, StoredFile, record
+from mementum.records import Fact, Granularity, Health, Manifest, Save, StoredFile, record
 from mementum.saving import Describe, save_checkpoint
 from mementum.settling import settle
 
@@ -127,12 +127,13 @@ class Background:
                 what=f"the save of step {snapshot.step}",
                 work=partial(self._save, snapshot, describe or self._describe),
                 cancel=partial(self._cancelled, snapshot),
+                rank=rank_of(snapshot.save),
             )
         )
 
-    def cancel_waiting(self) -> bool:
-        """Give up the snapshot that waits, so that its memory is free; False if none waits."""
-        return self._worker.cancel_waiting()
+    def cancel_waiting(self, save: Save) -> bool:
+        """Give up the snapshot that waits for this save's sake; False if none waits, or one that is worth more."""
+        return self._worker.cancel_waiting(rank_of(save))
 
     def tell(
         self, kind: str, *, step: int | None = None, checkpoint: str | None = None, values: Mapping[str, Any]
@@ -187,7 +188,7 @@ class Background:
 
     def _cancelled(self, snapshot: Snapshot) -> None:
         self._let_go(snapshot)
-        self._emit(SaveSkipped(step=snapshot.step, reason="a newer save took its place while the disk was behind"))
+        self._emit(SaveSkipped(step=snapshot.step, reason="another save took its place while the disk was behind"))
 
     def _skip(self, snapshot: Snapshot, superseded: Superseded) -> None:
         self._let_go(snapshot)
@@ -243,7 +244,9 @@ class Background:
 
     def _committed(self, snapshot: Snapshot, manifest: Manifest) -> None:
         now_s = self._clock.monotonic()
-        self.parent, self.saved_step, self.saved_seq = manifest.id, manifest.step, manifest.seq
+        self.parent = manifest.id
+        if manifest.granularity is Granularity.FULL:  # from less, no exact resume goes on
+            self.saved_step, self.saved_seq = manifest.step, manifest.seq
         snapshot.release()
         cost = Cost(
             id=manifest.id,

@@ -11,8 +11,11 @@ from typing import Any, TypeVar
 
 from mementum.clock import Clock
 from mementum.decide.before import BeforeStop
+from mementum.decide.budget import Within
+from mementum.decide.cost import BLINDLY_S
+from mementum.decide.interval import EverySeconds
 from mementum.decide.observing import Observing
-from mementum.decide.policy import Policy, save_of
+from mementum.decide.policy import First, Policy, save_of
 from mementum.events import Alarmed, CameToNothing, Committed, Cost, Emit, Event, Failed, Note, Noticed, SnapshotKept
 from mementum.once import Once
 from mementum.perceive.hang import Watch
@@ -20,11 +23,13 @@ from mementum.perceive.notices import Notices
 from mementum.perceive.recorder import Recorder
 from mementum.perceive.shield import shield
 from mementum.perceive.situation import Perception, Told
-from mementum.records import Alarm, Decision, Notice, Reach, Save, Situation, Skip, record
+from mementum.records import Alarm, Decision, Granularity, Notice, Reach, Save, Situation, Skip, record
 
 T = TypeVar("T")
 
 FAULTS_MAX = 3  # of one part; then it is switched off, and that is said
+BLINDLY = First(policies=(BeforeStop(), EverySeconds(seconds=BLINDLY_S)))  # where the policy is switched off
+ONCE_ONLY = frozenset({"epoch", "event", "best"})  # causes that hold at one step and not at the next
 SKIPS_S = 60.0  # between two skips in the journal: why there is no save is asked for hours later, not for each step
 WOULD = "would have saved"  # how the reason of a policy that only observes begins
 
@@ -58,6 +63,7 @@ class Deciding:
         self._noticed: frozenset[str] = frozenset()
         self._unshield: tuple[Callable[[], None], ...] = ()
         self._remembering: Once[dict[str, Any] | None] | None = None
+        self._owed: tuple[Save, int] | None = None  # refused at that step, and to be made when the budget covers it
         self._fresh: dict[str, Any] | None = None  # as it was before anything was remembered
 
     def after_step(self, told: Told) -> Save | None:
@@ -68,8 +74,11 @@ class Deciding:
         seen = self._guarded("looking at the run", lambda: self._look(told))
         if seen is None and self._fresh is not None:
             self._forget(self._fresh)
+        self._fresh = None  # what was remembered has been looked at once, and was no reason to fail
         situation = seen or self._bare(told)
         decision = self._guarded("the policy", lambda: self._decide(situation))
+        if self._faults.get("the policy", 0) >= FAULTS_MAX:
+            decision = BLINDLY.decide(situation)
         self._guarded("recording what was seen", lambda: self._record(situation, decision))
         return decision if isinstance(decision, Save) else None
 
@@ -93,6 +102,12 @@ class Deciding:
         perception = self._watchers.perception
         if perception is not None:
             self._guarded("looking at late metrics", lambda: perception.evaluated(values))
+
+    def not_taken(self, save: Save) -> None:
+        """There was no memory for it."""
+        perception = self._watchers.perception
+        if perception is not None:
+            self._guarded("counting a save", lambda: perception.not_taken(save))
 
     def taken(self, id: str, save: Save, step: int) -> None:
         """A save has begun."""
@@ -134,12 +149,6 @@ class Deciding:
         """Whether somebody has said that the process will be stopped, and no durable save has answered it yet."""
         notices = self._watchers.notices
         return notices is not None and any(notice.stops for notice in notices.pending())
-
-    def answered(self) -> None:
-        """A save is durable that holds the state of now."""
-        perception = self._watchers.perception
-        if perception is not None:
-            self._guarded("counting a save", perception.take_in)
 
     @property
     def has_put_off(self) -> bool:
@@ -187,9 +196,19 @@ class Deciding:
             self._guarded("forgetting", lambda: perception.apply(fresh))
             self._emit(Note(text="what was remembered of the run is forgotten, since looking at the run has failed"))
 
+    def begin(self) -> None:
+        """Hear signals from now on: all that they will need is there."""
+        if self._watchers.notices is not None:
+            self._guarded("hearing signals", self._watchers.notices.install)
+
     def close(self) -> None:
         """Stop watching. What was put off stays so until `let_go`."""
         watchers = self._watchers
+        if watchers.recorder is not None and watchers.recorder.dropped:
+            self._emit(
+                Note(text=f"{watchers.recorder.dropped} steps' vital signs were not recorded: the disk was behind")
+            )
+            watchers.recorder.dropped = 0
         if watchers.recorder is not None and (rest := watchers.recorder.rest()) is not None:
             self._append(rest, watchers.recorder.written)
         for part in (watchers.hang, watchers.perception, watchers.notices):
@@ -244,7 +263,28 @@ class Deciding:
 
     def _decide(self, situation: Situation) -> Decision | None:
         decision = self._policy.decide(situation)
-        return decision if isinstance(decision, Skip) else save_of(decision)
+        if not isinstance(decision, Skip):
+            decision = save_of(decision)
+        if isinstance(decision, Save):
+            if self._owed is not None and decision.granularity in (Granularity.FULL, self._owed[0].granularity):
+                self._owed = None
+            return decision
+        wanted = decision.wanted if decision is not None else None
+        if wanted is not None and wanted.cause in ONCE_ONLY:
+            self._owed = (wanted, situation.step)
+            return decision
+        return self._settle(situation) or decision
+
+    def _settle(self, situation: Situation) -> Save | None:
+        """What was refused and will not come again by itself, once the budget covers it."""
+        if self._owed is None or not isinstance(self._policy, Within):
+            return None
+        save, step = self._owed
+        again = self._policy.again(save, situation)
+        if not isinstance(again, Save):
+            return None
+        self._owed = None
+        return replace(again, reason=f"{again.reason}; refused at step {step}")
 
     def _record(self, situation: Situation, decision: Decision | None) -> None:
         for alarm in situation.alarms:

@@ -27,9 +27,10 @@ from mementum.opening import Opened, open_task, root_folder
 from mementum.perceive.costs import Costs
 from mementum.policies import came_late, not_kept
 from mementum.ram import ChosenSlots, Salvaged, claim_of, describe, key_of, snapshot_of
+from mementum.records import Resumed
 from mementum.returning import Back, begin
-from mementum.run import Beginning, Run
-from mementum.sensing import planned, watchers
+from mementum.run import CLOSE_WAIT_S, Beginning, Run
+from mementum.sensing import expected_size, planned, watchers
 from mementum.taking import Taker
 
 
@@ -162,17 +163,20 @@ def _run(
     exactness = exactness_of(components, feed.exactness if feed is not None else None)
     if feed is not None and exactness.reasons:
         emit(Note(text=f"a resume will be {exactness}"))
-    resumed = beginning.resumed
-    late = came_late(asked.settings, clock.monotonic() - began_s) if resumed is not None else None
-    if late is not None:
-        emit(Note(text=late))
-    if resumed is not None and resumed.left_out:
-        emit(Note(text=f"step {resumed.step} was loaded in part: {len(resumed.left_out)} things were left out"))
+    if beginning.resumed is not None:
+        _tell_resumed(beginning.resumed, came_late(asked.settings, clock.monotonic() - began_s), emit)
+    claim = claim_of(opened.store, opened.attempt.number)
     background = _background(opened, asked, back, lasting, clock, emit)
-    slots = ChosenSlots(key_of(folder, opened.task), wanted=asked.settings.slots, emit=emit)
+    wanted, memory = asked.settings.slots, asked.settings.budgets.memory
+    slots = ChosenSlots(key_of(folder, opened.task), wanted=wanted, memory=memory, emit=emit)
     capture = _capture(asked, components, slots, clock, emit)
-    capture.note(components)
-    deciding = _deciding(asked, components, opened, background, beginning, capture, clock, emit)
+    try:
+        capture.note(components)
+        deciding = _deciding(asked, components, opened, background, beginning, capture, clock, emit)
+    except BaseException:
+        capture.close()
+        background.close(CLOSE_WAIT_S)
+        raise
     taker = Taker(
         capture=capture,
         components=components,
@@ -181,11 +185,11 @@ def _run(
         lasting=lasting,
         task=opened.task,
         attempt=opened.attempt.number,
-        claim=claim_of(opened.store, opened.attempt.number),
+        claim=claim,
         clock=clock,
         emit=emit,
     )
-    return Run(
+    run = Run(
         opened=opened,
         feed=feed,
         exactness=exactness,
@@ -197,6 +201,15 @@ def _run(
         clock=clock,
         emit=emit,
     )
+    deciding.begin()
+    return run
+
+
+def _tell_resumed(resumed: Resumed, late: str | None, emit: Emitter) -> None:
+    if late is not None:
+        emit(Note(text=late))
+    if resumed.left_out:
+        emit(Note(text=f"step {resumed.step} was loaded in part: {len(resumed.left_out)} things were left out"))
 
 
 def _deciding(
@@ -212,7 +225,7 @@ def _deciding(
     """What watches the run and decides, on from where the last attempt was."""
     for note in asked.notes:
         emit(Note(text=note))
-    size = capture.size
+    size = expected_size(capture.size, components)
     watched = watchers(
         asked.settings,
         components,

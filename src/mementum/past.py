@@ -61,6 +61,23 @@ def past_of(store: Store, attempt: int) -> Past:
     return Past(ended=tuple(reversed(found)), seen=seen)
 
 
+def written_before(store: Store, attempt: int, *, since_s: float) -> tuple[tuple[float, float], ...]:
+    """When, in seconds since 1970, and how many bytes the attempts before this one have written since then."""
+    found: list[tuple[float, float]] = []
+    for number in (one for one in numbers(store) if one < attempt):
+        told = _told(store, number)
+        ended_s = _seconds(told[-1].time) if told else None
+        if ended_s is not None and ended_s < since_s:
+            break  # those before it have ended earlier
+        for fact in told:
+            at_s, size = _seconds(fact.time), fact.values.get("bytes")
+            if fact.kind != "cost" or at_s is None or at_s < since_s:
+                continue
+            if isinstance(size, int | float) and size > 0:
+                found.append((at_s, float(size)))
+    return tuple(sorted(found))
+
+
 def _how(told: Sequence[Fact], began: Began, after: Began | None) -> How:
     end = next((fact for fact in reversed(told) if fact.kind == "ended"), None)
     if end is not None:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from mementum.config import policies as wished
-from mementum.config.settings import Settings
+from mementum.config.settings import Budgets, Settings
 from mementum.decide.alarm import BeforeCrash
-from mementum.decide.amounts import seconds
+from mementum.decide.amounts import seconds, size
 from mementum.decide.before import BeforeStop
 from mementum.decide.budget import Within
 from mementum.decide.cost import CostOptimal
@@ -27,6 +27,7 @@ from mementum.perceive.costs import SaveCost
 from mementum.perceive.hazards import Hazards
 from mementum.records import Granularity, Reach
 
+ONLY_WANTED = "no save is made but for notices, and when one is asked for"
 GRANULARITIES = {
     "full": Granularity.FULL,
     "weights": Granularity.WEIGHTS,
@@ -41,15 +42,19 @@ def policy_of(policy: Policy | None, settings: Settings, *, explicit: bool) -> P
     if policy is not None:
         if not callable(getattr(policy, "decide", None)):
             raise UsageError(f"a policy has a method decide, got {policy!r}")
-        chosen: Policy = First(policies=(BeforeStop(), policy))
+        tolerated = () if settings.tolerance.max_lost is None else (Tolerance(max_lost_s=settings.tolerance.max_lost),)
+        chosen: Policy = First(policies=(_before_stop(settings), *tolerated, policy))
     else:
-        chosen = in_order([BeforeStop(), *_wished(settings)])
+        chosen = in_order([_before_stop(settings), *_wished(settings)])
         if any(getattr(one, "granularity", "full") != "full" for one in settings.policy or ()):
             chosen = ExactOften(policy=chosen)
-        if not explicit:
-            lost_s = settings.tolerance.max_lost
-            chosen = Within(policy=chosen, max_lost_s=lost_s)
+    if not explicit:
+        chosen = Within(policy=chosen, max_lost_s=settings.tolerance.max_lost)
     return Observing(policy=chosen) if settings.observe else chosen
+
+
+def _before_stop(settings: Settings) -> BeforeStop:
+    return BeforeStop() if settings.notices is None else BeforeStop(at_once_s=settings.notices.lead)
 
 
 def _wished(settings: Settings) -> list[Policy]:
@@ -58,15 +63,13 @@ def _wished(settings: Settings) -> list[Policy]:
         found.append(EverySteps(steps=settings.every_steps))
     if settings.every_s is not None:
         found.append(EverySeconds(seconds=settings.every_s))
-    by_cost = False
     for one in settings.policy or (() if found else (wished.Cost(),)):
-        by_cost = by_cost or isinstance(one, wished.Cost)
         made = _made(one, settings.nodes)
         if made is not None:
             found.append(made)
     if settings.tolerance.max_lost is not None:
         found.append(Tolerance(max_lost_s=settings.tolerance.max_lost))
-    if by_cost and settings.alarms is not None:
+    if settings.alarms is not None:
         found.append(BeforeCrash(memory_urgent=settings.alarms.thresholds.memory_urgent))
     return found
 
@@ -103,10 +106,11 @@ def came_late(settings: Settings, took_s: float) -> str | None:
 
 
 def not_kept(settings: Settings, costs: Sequence[SaveCost]) -> tuple[str, ...]:
-    """What of the tolerance the budgets do not allow, as far as costs are known before the first save."""
-    if settings.tolerance.max_lost is None:
-        return ()
+    """What the budgets do not allow, of the tolerance or at all, as far as costs are known before the first save."""
     budgets = settings.budgets
+    too_large = _never(budgets, costs)
+    if settings.tolerance.max_lost is None or too_large:
+        return too_large
     money, prices = budgets.money, None if budgets.money is None else budgets.money.per_gb
     limits = Limits(
         lost_share=budgets.lost_time,
@@ -124,3 +128,24 @@ def not_kept(settings: Settings, costs: Sequence[SaveCost]) -> tuple[str, ...]:
         for cost in costs
     ]
     return unmeetable(settings.tolerance.max_lost, limits=limits, planned=planned)
+
+
+def _never(budgets: Budgets, costs: Sequence[SaveCost]) -> tuple[str, ...]:
+    """Budgets of a day that do not cover a single save."""
+    said = []
+    for cost in costs:
+        if cost.reach is not Reach.REBOOT:
+            continue
+        bytes_a_day, money = budgets.bytes_per_day.ssd, budgets.money
+        if bytes_a_day is not None and cost.size > bytes_a_day:
+            said.append(
+                f"{ONLY_WANTED}: it writes {size(cost.size)}, and the budget bytes_per_day is {size(bytes_a_day)};"
+                " raise budgets.bytes_per_day.ssd"
+            )
+        price = 0.0 if money is None else money.per_gb.ssd * cost.size / GB
+        if money is not None and price > money.per_day:
+            said.append(
+                f"{ONLY_WANTED}: it is priced {price:.3g}, and the budget money is {money.per_day:.3g} a day;"
+                " raise budgets.money.per_day"
+            )
+    return tuple(said)

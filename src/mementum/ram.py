@@ -20,7 +20,7 @@ from mementum.execute.attempts import key_of as claim_key
 from mementum.execute.claim import require_newest
 from mementum.execute.head import Headed, Still
 from mementum.execute.leftovers import Left, leftovers
-from mementum.execute.room import choose, look
+from mementum.execute.room import choose, look, within
 from mementum.execute.slots import MemorySlots, Slots
 from mementum.execute.snapshot import Image, Snapshot
 from mementum.execute.stills import Stills
@@ -67,10 +67,11 @@ def key_of(root: Path, task: str) -> str:
 
 
 class ChosenSlots:
-    """Slots of the kind and number that there is room for, chosen when the first snapshot tells how large it is."""
+    """Slots of the kind and number that there is room for, chosen when the first snapshot tells how large it is. All
+    together take `memory` bytes at most."""
 
-    def __init__(self, key: str, *, wanted: int, emit: Emit) -> None:
-        self._key, self._wanted, self._emit = key, wanted, emit
+    def __init__(self, key: str, *, wanted: int, emit: Emit, memory: int | None = None) -> None:
+        self._key, self._wanted, self._emit, self._memory = key, wanted, emit, memory
         self._slots: Slots | MemorySlots | None = None
         self._count = 0
         self._chosen = False
@@ -116,7 +117,7 @@ class ChosenSlots:
         return None if self._slots is None else self._slots.acquire(sizes, safe_seq=safe_seq)
 
     def _choose(self, size: int) -> None:
-        room = look(shm=FOLDER)
+        room = within(look(shm=FOLDER), self._memory)
         if not self._wanted:
             room = replace(room, shm_usable=False)
         choice = choose(room, size, wanted=self._wanted or IN_PROCESS)
@@ -143,8 +144,9 @@ def salvage(
     Without `load` its tensors are not read, and one that is a checkpoint already is given back. What is to be given
     back is added to `spare`, where there is one: that takes 0.2 s a gigabyte."""
     attempt = max((entry.manifest.attempt for entry in entries), default=0)
-    seq = max((entry.manifest.seq for entry in entries), default=0)
-    newest = next((entry.manifest.id for entry in entries if entry.manifest.seq == seq), None)
+    exact = [entry.manifest for entry in entries if entry.manifest.granularity is Granularity.FULL]
+    seq = max((manifest.seq for manifest in exact), default=0)
+    newest = next((manifest.id for manifest in exact if manifest.seq == seq), None)
     found: Salvaged | None = None
     for left in leftovers(FOLDER, key_of(root, task)):
         stamp = left.stamp

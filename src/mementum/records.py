@@ -71,6 +71,7 @@ class Vitals:
     step: int
     at_s: float  # seconds since the attempt began
     finite: bool = True  # whether loss and gradients were numbers
+    loss_finite: bool = True  # whether the loss was, if there was one
     loss: float | None = None  # as given
     loss_z: float | None = None  # above its trend, normalised
     loss_slope: float | None = None  # of the trend a step, normalised: below 0 while the run learns
@@ -81,7 +82,7 @@ class Vitals:
     grad_noise: float | None = None  # variance over a short window, in units of the median squared
     update_ratio: float | None = None  # median over the layers of update to weight
     curvature: float | None = None  # trace of Adam's second moments, per parameter
-    lr: float | None = None  # of the first group, times the loss scale where there is one
+    lr: float | None = None  # of the first group
     memory_used: float | None = None  # part of the tightest limit, 0 to 1
     memory_steps_left: float | None = None  # until that limit, by a robust slope; inf where memory does not grow
     step_s: float | None = None  # duration, on the device where there is one
@@ -132,7 +133,8 @@ class Standing:
 class Allowance:
     """What is left of a budget now. `name`: "lost time", "bytes a day", "network", "memory", "money".
 
-    `per_save` is what one save of `reach` takes of it; `for_alarms` is what saves that an alarm asks for may take."""
+    `per_save` is what one save of `reach` takes of it; `for_alarms` is what saves that an alarm asks for may take.
+    `others`: what saves for other reasons than the tolerance have taken of a day's budget."""
 
     name: str
     reach: Reach
@@ -141,6 +143,7 @@ class Allowance:
     limit: float
     per_save: float
     for_alarms: float
+    others: float = 0.0
 
 
 @record
@@ -179,16 +182,19 @@ class Save:
     granularity: Granularity = Granularity.FULL
     reach: Reach = Reach.REBOOT
     numbers: Mapping[str, float] = field(default_factory=dict)
+    urgent: bool = False  # whether no budget may refuse it
     cause: str = "interval"  # "alarm", "notice", "asked", "epoch", "event", "best", "end"
 
 
 @record
 class Skip:
-    """A decision not to save, with its reason. `refused`: a save was due, and a limit forbids it."""
+    """A decision not to save, with its reason. `refused`: a save was due, and a limit forbids it; `wanted` is that
+    save."""
 
     reason: str
     numbers: Mapping[str, float] = field(default_factory=dict)
     refused: bool = False
+    wanted: Save | None = None
 
 
 Decision = Save | Skip

@@ -20,7 +20,7 @@ from mementum.live.component import Component
 from mementum.live.fitting import Fit
 from mementum.opening import Opened
 from mementum.ram import Salvaged, salvage
-from mementum.records import Entry, Fact, Index, Resumed, record
+from mementum.records import Entry, Fact, Granularity, Index, Resumed, record
 from mementum.resuming import REFUSALS, Found, newest_whole, put_back, versions_that_differ
 from mementum.run import Beginning
 
@@ -56,7 +56,9 @@ def begin(
     """Where the run begins. Everything live is put back on return. A snapshot that outlived its process comes before
     every checkpoint, if it is newer; its slot is held until it is placed."""
     entries = opened.catalog.entries(opened.home)
-    seq = saved_seq = max((entry.manifest.seq for entry in entries), default=0)
+    seq = max((entry.manifest.seq for entry in entries), default=0)
+    exact = (entry.manifest.seq for entry in entries if entry.manifest.granularity is Granularity.FULL)
+    saved_seq = max(exact, default=0)
     began_s = clock.monotonic()
     if resume != "never":
         emit(PhaseBegan(phase="resume"))
@@ -66,7 +68,7 @@ def begin(
     )
     try:
         if salvaged is not None:
-            seq = salvaged.loaded.manifest.seq
+            seq = max(seq, salvaged.loaded.manifest.seq)
         if resume == "never":
             nothing = Beginning(values={})
             return Back(beginning=nothing, seq=seq, saved_seq=saved_seq, salvaged=salvaged, spare=tuple(spare))

@@ -12,13 +12,14 @@ from typing import Any
 from mementum.assemble import NO_DATA, OWN_LOOP, held, is_text, number, require_count, step_number
 from mementum.background import Background
 from mementum.clock import Clock
+from mementum.decide.policy import both
 from mementum.deciding import Deciding
 from mementum.errors import SaveFailed, StateMismatch, UsageError
 from mementum.events import Emit, Failed, Note, SaveSkipped
 from mementum.live import feeds, rng
 from mementum.opening import Opened
 from mementum.perceive.situation import Told
-from mementum.records import Exactness, Reach, Resumed, Save, record
+from mementum.records import Exactness, Resumed, Save, record
 from mementum.taking import Moment, Taker
 
 RECENT = 10  # steps whose metrics go into a manifest as `debug_info`
@@ -79,7 +80,6 @@ class Run:
         self._left = False  # whether the loop was left in a step's body
         self._unusable: set[str] = set()  # names of metrics that were told to be no numbers
         self._recorded_step: int | None = None
-        self._kept_step: int | None = None  # of the newest snapshot, if it stays in memory
         self._events: list[str] = []  # that the program told in this step
         self._total: int | None = None
         self._closed = False
@@ -220,7 +220,7 @@ class Run:
         row = {name: held(value) for name, value in metrics.items()}
         self._recent.append({"step": self.step, **row})
         decided = self._deciding.after_step(self._told(row))
-        self._pending = decided or self._pending or self._background.take_torn()
+        self._pending = both(both(decided, self._pending), self._background.take_torn())
         if first and self._pending is None and not self._deciding.observes:
             self._warm_up()
         if not self._in_body:
@@ -252,7 +252,7 @@ class Run:
     def wait(self, timeout_s: float = CLOSE_WAIT_S) -> bool:
         """Wait until every save so far is durable or has failed; False if that takes longer."""
         self._require_own()
-        return self._background.drain(timeout_s)
+        return self._taker.wait(timeout_s) and self._background.drain(timeout_s)
 
     def _require_open(self) -> None:
         self._require_own()
@@ -269,15 +269,11 @@ class Run:
 
     def _told(self, metrics: Mapping[str, Any]) -> Told:
         events, self._events = tuple(self._events), []
-        return Told(
-            step=self.step,
-            epoch=self.epoch,
-            ends_epoch=self.ends_epoch,
-            saves_in_flight=self._background.saves_in_flight,
-            metrics=metrics,
-            total_steps=self._total,
-            events=events,
-        )
+        in_flight = self._background.saves_in_flight
+        return replace(self._now(), saves_in_flight=in_flight, metrics=metrics, total_steps=self._total, events=events)
+
+    def _now(self) -> Told:
+        return Told(step=self.step, epoch=self.epoch, ends_epoch=self.ends_epoch)
 
     # Saving.
 
@@ -290,7 +286,7 @@ class Run:
     def _end_step(self) -> None:
         """A step is over. Save what is decided; if the process is to be stopped, a save has come before that."""
         if self._deciding.is_stopping and (self._pending is None or self._pending.cause != NOTICE):
-            self._pending = self._deciding.urgent(self._told({})) or self._pending
+            self._pending = both(self._deciding.urgent(self._now()), self._pending)
         self._save_if_pending()
         if self._deciding.has_put_off:  # also by a signal that came while the state was copied
             self._save_before_stop()
@@ -299,7 +295,7 @@ class Run:
     def _save_before_stop(self) -> None:
         """The state of now once more, where nothing has come of the save of it, or the newest is of an earlier step."""
         self._background.drain(CLOSE_WAIT_S)  # which gives memory back too
-        if not self._deciding.observes and self.step not in (self._kept_step, self._background.saved_step):
+        if not self._deciding.observes and self._background.saved_step != self.step:
             self._pending = Save(reason="told to stop", cause=NOTICE)
             self._save_if_pending()
 
@@ -308,14 +304,15 @@ class Run:
         if save is None:
             return
         if self._deciding.observes:
-            self._deciding.would(save, Told(step=self.step, epoch=self.epoch, ends_epoch=self.ends_epoch))
+            self._deciding.would(save, self._now())
             return
         save = self._taker.possible(save)
         try:
             id = self._taker.take(save, self._moment, self.step)
             if id is not None:
-                self._kept_step = self.step if save.reach is Reach.PROCESS else None
                 self._deciding.taken(id, save, self.step)
+            else:
+                self._deciding.not_taken(save)
         except Exception as error:  # the same border: a state that cannot be captured must not end the training
             self._fault(f"the capture of step {self.step}", error)
             if self._raise_failures:
@@ -347,8 +344,8 @@ class Run:
         return plain
 
     def _fault(self, what: str, error: Exception) -> None:
-        told = f"{type(error).__name__}: {error}"
-        self._emit(Failed(what=what, error=told, kept="the training and older checkpoints"))
+        kept = "the training and older checkpoints"
+        self._emit(Failed(what=what, error=f"{type(error).__name__}: {error}", kept=kept))
 
     # The end.
 

@@ -20,10 +20,10 @@ from mementum.live.component import Component
 from mementum.live.modules import ModuleState
 from mementum.live.optimizers import OptimizerState
 from mementum.opening import Opened
-from mementum.past import Past, past_of
+from mementum.past import Past, past_of, written_before
 from mementum.perceive import deadlines
 from mementum.perceive.alarms import Detectors
-from mementum.perceive.budgets import Budget, Budgets
+from mementum.perceive.budgets import DAY_S, Budget, Budgets
 from mementum.perceive.costs import Costs, Planned
 from mementum.perceive.gradients import Gradients
 from mementum.perceive.hang import Watch
@@ -35,6 +35,7 @@ from mementum.perceive.signs import Limits
 from mementum.perceive.situation import Perception, Senses
 from mementum.perceive.timing import StepTimes
 from mementum.perceive.vitals import VitalSigns
+from mementum.planning import OPTIMIZERS
 from mementum.records import Alarm, Reach, Trouble
 
 # What a save costs before one was measured: bench/save.py, two busy cores, 1.2 GB. See planning for the same figures.
@@ -70,7 +71,7 @@ def watchers(
     senses = Senses(
         costs=costs,
         hazards=hazards,
-        budgets=_budgets(settings, costs, clock),
+        budgets=_budgets(settings, costs, opened, clock),
         times=times,
         notices=notices,
         deadlines=_deadlines(settings, costs, clock, tell),
@@ -83,14 +84,22 @@ def watchers(
     if settings.alarms is not None and Trouble.HANG in settings.alarms.which:
         thresholds = settings.alarms.thresholds
         hang = Watch(alarm, clock=clock, factor=thresholds.hang_factor, floor_s=thresholds.hang_floor)
-    if notices is not None:
-        notices.install()
     return Watchers(
         perception=Perception(senses, clock=clock, step=begun),
         recorder=Recorder(vitals) if settings.vitals is not None else None,
         notices=notices,
         hang=hang,
     )
+
+
+def expected_size(size: int, components: Sequence[Component]) -> int:
+    """Bytes of a state once its optimizers have made theirs, which most do in their first step."""
+    for component in components:
+        if isinstance(component, OptimizerState) and not component.optimizer.state:
+            numbers = OPTIMIZERS.get(type(component.optimizer).__name__.lower(), 0)
+            parameters = [one for group in component.optimizer.param_groups for one in group["params"]]
+            size += numbers * sum(one.numel() * one.element_size() for one in parameters if one.requires_grad)
+    return size
 
 
 def planned(settings: Settings, size: int) -> dict[Reach, Planned]:
@@ -104,7 +113,8 @@ def planned(settings: Settings, size: int) -> dict[Reach, Planned]:
     plans = {
         Reach.REBOOT: Planned(lost_s=lost_s, snapshot_s=copy_s, durable_s=durable_s, size=int(written), memory=size)
     }
-    if settings.slots and room.choose(room.look(shm=ram.FOLDER), size, wanted=settings.slots).kind == "shm":
+    free = room.within(room.look(shm=ram.FOLDER), settings.budgets.memory)
+    if settings.slots and room.choose(free, size, wanted=settings.slots).kind == "shm":
         copied_s = min(lost_s, BLOCKED_S + COPY_LOST_S_PER_GB * gb)
         plans[Reach.PROCESS] = Planned(lost_s=copied_s, snapshot_s=copy_s, durable_s=copy_s, size=0, memory=size)
     return plans
@@ -126,7 +136,12 @@ def _vital_parts(
     }
     if optimizers:
         parts["gradients"] = Gradients(
-            optimizers, _layers(components), full_every=wanted.full_norms_every, clock=clock, tell=tell
+            optimizers,
+            _layers(components),
+            full_every=wanted.full_norms_every,
+            every=wanted.every,
+            clock=clock,
+            tell=tell,
         )
     if settings.alarms is not None:
         parts["detectors"] = Detectors(
@@ -172,17 +187,19 @@ def _device(components: Sequence[Component]) -> Any:
     return None
 
 
-def _budgets(settings: Settings, costs: Costs, clock: Clock) -> Budgets:
+def _budgets(settings: Settings, costs: Costs, opened: Opened, clock: Clock) -> Budgets:
     budgets, money = settings.budgets, settings.budgets.money
     prices = {} if money is None else {Reach.REBOOT: money.per_gb.ssd}
     budget = Budget(
         lost_share=budgets.lost_time,
         bytes_a_day={} if budgets.bytes_per_day.ssd is None else {Reach.REBOOT: float(budgets.bytes_per_day.ssd)},
-        memory=budgets.memory,
         money_a_day=None if money is None else money.per_day,
         prices=prices,
     )
-    return Budgets(budget, began_s=clock.now(), first_s=max(cost.lost_s for cost in costs.every()))
+    made = Budgets(budget, began_s=clock.now(), first_s=max(cost.lost_s for cost in costs.every()))
+    written = written_before(opened.store, opened.attempt.number, since_s=clock.now() - DAY_S)
+    made.written_before([(at_s, Reach.REBOOT, size) for at_s, size in written])
+    return made
 
 
 def _notices(settings: Settings, clock: Clock, tell: Callable[[str], None]) -> Notices | None:

@@ -161,6 +161,10 @@ class Taker:
         )
         self.ledger.ended(id, self._clock.monotonic(), cost)
 
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for copies under way; False if that takes longer."""
+        return self._capture.wait(timeout_s)
+
     def warm(self) -> None:
         """Make ready for the first save."""
         self._capture.warm(self._components)
@@ -179,11 +183,12 @@ class Taker:
             # The newest state is worth more than the one before. For one that no disk will get, the snapshot before it
             # goes first: what waits for the disk, or is written to it, is whole in memory too.
             if save.reach is not Reach.PROCESS:
-                background.cancel_waiting()
+                background.cancel_waiting(save)
             captured = self._capture.take(self._components, safe_seq=background.given_seq, sure=sure)
-        if captured is None and background.cancel_waiting():
+        if captured is None and background.cancel_waiting(save):
             captured = self._capture.take(self._components, safe_seq=background.given_seq, sure=sure)
-        if captured is None and not background.saves_in_flight:  # no save has the memory: there is none
+        # No save has the memory: there is none. For the loss of the process alone the loop does not stand still.
+        if captured is None and not background.saves_in_flight and save.reach is not Reach.PROCESS:
             captured = self._standing.take(self._components)
             if not self._standing_told:
                 self._standing_told = True

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +46,28 @@ def test_bytes_of_a_folder_are_those_of_its_files(measuring: Any, tmp_path: Path
     (tmp_path / "below" / "two").write_bytes(b"12345")
     assert measuring.size_of(tmp_path) == 8
     assert measuring.size_of(tmp_path / "one") == 3
+
+
+def test_a_thread_that_is_told_to_be_beside_is_no_trainer(measuring: Any) -> None:
+    begin, done, leave = threading.Event(), threading.Event(), threading.Event()
+
+    def work() -> None:
+        begin.wait()
+        while time.thread_time() < 0.05:
+            pass
+        done.set()
+        leave.wait()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    watchers = [measuring.Processor(), measuring.Processor(beside={thread.native_id})]
+    before = [one.read() for one in watchers]
+    begin.set()
+    done.wait()
+    used = [one.read().since(earlier) for one, earlier in zip(watchers, before, strict=True)]
+    leave.set()
+    thread.join()
+    assert used[0].trainers_s - used[1].trainers_s > 0.03
 
 
 def test_a_wait_for_quiet_has_an_end(measuring: Any, monkeypatch: pytest.MonkeyPatch) -> None:

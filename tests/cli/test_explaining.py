@@ -140,6 +140,27 @@ def test_a_save_for_an_alarm(ask: Any, seen: Path) -> None:
     )
 
 
+def test_an_alarm_that_no_save_followed(ask: Any, seen: Path) -> None:
+    text = "memory at 98 % of its limit"
+    recorded.tell(seen, 1, "alarm", 5, trouble="memory", value=0.98, limit=0.97, text=text, chance=0.9)
+    told(
+        ask,
+        seen,
+        "@5",
+        f"""\
+        step 5 of byte-gpt was not saved
+          cause     alarm: memory: {text} (chance that it ends the process: 90 %)
+          measured  memory 0.98; 1 step and 0.5 s since the checkpoint of step 4
+          limit     memory 0.97
+          effect    No save followed the alarm at this step. Had the process ended here, the run would go on from \
+step \
+4 and do 1 step again; the next checkpoint is of step 6.
+          next      mementum trace ROOT byte-gpt --from 0 --to 15
+        """,
+        near=f"step 5  alarm: memory: {text} (chance that it ends the process: 90 %)",
+    )
+
+
 def test_a_refusal(ask: Any, seen: Path) -> None:
     reason = (
         "refused by the budget bytes a day (reboot): a save needs 87 GB, 40 GB of 100 GB left; saved as soon as that "

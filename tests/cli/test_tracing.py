@@ -41,7 +41,10 @@ def test_of_a_step_in_two_attempts_the_newest_counts(ask: Any, seen: Path) -> No
     assert rows(ask, seen, "byte-gpt", "--attempt", 1) == [(1, step) for step in range(1, 9)]
     assert rows(ask, seen, "--from", 6, "--to", 7) == all_[5:7]
     assert rows(ask, seen, "--last", 3) == all_[-3:]
-    assert rows(ask, seen, "--every", 4) == [all_[0], all_[4], all_[8]]
+    assert rows(ask, seen, "--every", 4) == [all_[0], all_[4], all_[8], all_[9]]
+    assert rows(ask, seen, "--every", 3) == [all_[0], all_[3], all_[6], all_[9]]
+    assert rows(ask, seen, "--every", 99) == [all_[0], all_[9]]
+    assert rows(ask, seen, "--last", 1, "--every", 4) == [all_[9]]
 
 
 def test_the_table(ask: Any, seen: Path) -> None:
@@ -70,6 +73,21 @@ def test_a_long_run_is_sampled_and_no_alarm_is_lost(ask: Any, root: Path) -> Non
     assert alarm.endswith("alarm at 510: hang: slow (chance that it ends the process: 25 %)")
     assert answer.lines[-1] == "1000 steps of 1 attempt of byte-gpt, 960 left out (--every 1 shows all)"
     assert len(ask("trace", root, "--every", 1).lines) == 1002
+
+
+def test_what_happened_after_the_last_row_has_lines_of_its_own(ask: Any, root: Path) -> None:
+    recorded.forget(root)
+    recorded.write(root, 1, [recorded.row(step) for step in range(1, 6)])
+    recorded.decide(root, 4, "an interval", {})
+    recorded.decide(root, 6, "the end", {})
+    recorded.tell(root, 1, "alarm", 5, trouble="hang", value=9.0, limit=6.0, text="slow", chance=0.0)
+    recorded.tell(root, 1, "notice", 7, source="SIGTERM", left_s=30.0)
+    lines = ask("trace", root, "--from", 2, "--every", 9).lines
+    assert [line.split()[0] for line in lines[1:-1]] == ["2", "5", "6", "7"]
+    assert lines[2].endswith("saved: an interval at 4; alarm: hang: slow")
+    assert lines[3].split() == ["6", *"---------", "saved:", "the", "end"]
+    assert lines[4].endswith("-  notice: SIGTERM, 30 s left")
+    assert [line.split()[0] for line in ask("trace", root, "--to", 6, "--every", 9).lines[1:-1]] == ["1", "5", "6"]
 
 
 def test_a_terminal_gets_the_same_cells() -> None:
@@ -102,7 +120,7 @@ def test_json_says_what_is_no_number(ask: Any, root: Path) -> None:
     (row,) = found["rows"]
     assert row["loss"] == {"$float": "7ff8000000000000"}
     assert (row["loss_z"], row["finite"], row["step_s"], row["attempt"]) == (None, False, 0.1, 1)
-    assert [(mark["step"], mark["kind"]) for mark in found["marks"]] == [(2, "saved")]
+    assert [(mark["step"], mark["kind"]) for mark in found["marks"]] == [(step, "saved") for step in (2, 4, 6)]
     assert (found["task"], found["damage"]) == ("byte-gpt", [])
 
 

@@ -34,6 +34,12 @@ def found(values: dict[str, Any]) -> list[str]:
             "policy[1]: event stands in the list already: the second one would never be asked",
         ),
         (
+            {"policy": ["window", "before_stop", "cost"]},
+            {"policy": ["window", {"steps": 5}, {"seconds": 60}]},
+            "policy[2]: window stands in the list too, is asked before it and always has an opinion: cost would never "
+            "be asked",
+        ),
+        (
             {"policy": ["window"], "vitals": "off"},
             {"policy": ["window"]},
             "policy[0].window: window judges by the losses, and vitals are off",

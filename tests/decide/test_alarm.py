@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from mementum.decide.alarm import BeforeCrash, chance_of
+from mementum.decide.alarm import ALARM_SHARE, BeforeCrash, chance_of
 from mementum.records import Alarm, Reach, Save, Situation, Standing, Trouble, Vitals
 
 SSD = Standing(reach=Reach.REBOOT, since_s=260, since_steps=50, cost_s=5, size=10**9, rate=1e-5, exposure_s=0.3)
@@ -84,8 +84,12 @@ def test_memory_at_its_limit_always_saves_when_it_rings() -> None:
     assert isinstance(saved, Save)
     assert saved.reason == "memory is nearly used up: memory at 97 % of its limit, which saves from 97 % on"
     assert decide(ramp, standings=(), memory=0.99) is not None
-    assert decide(memory=0.99) is None  # one save when it rings, not one a step
+    assert decide(standings=just_saved, memory=0.99) is None  # one save when it rings, not one a step
     assert decide(replace(ramp, trouble=Trouble.SLOW), standings=just_saved, memory=0.99) is None
+    again = decide(standings=(replace(SSD, since_s=SSD.cost_s / ALARM_SHARE),), memory=0.99)  # and while it stays, too
+    assert isinstance(again, Save)
+    assert (again.urgent, again.reason) == (True, "memory at 99 % of its limit, which saves from 97 % on")
+    assert decide(standings=(replace(SSD, since_s=0.9 * SSD.cost_s / ALARM_SHARE),), memory=0.99) is None
 
 
 def test_without_standings_nothing_can_be_weighed() -> None:

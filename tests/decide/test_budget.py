@@ -42,7 +42,10 @@ def test_what_is_covered_passes_as_it_is() -> None:
 
 
 def test_a_refusal_names_budget_need_rest_limit_and_what_next() -> None:
-    assert decide("interval", replace(LOST, left=3.5)) == Skip(
+    refused = decide("interval", replace(LOST, left=3.5))
+    assert isinstance(refused, Skip)
+    assert refused.wanted is not None
+    assert replace(refused, wanted=None) == Skip(
         reason="refused by the budget lost time (reboot): a save needs 4 s, 3.5 s of 50 s left; saved as soon as that"
         " covers it; raise budgets.lost_time to save sooner (wanted: because)",
         numbers={"x": 1.0, "need": 4, "left": 3.5, "limit": 50, "kept": 0},
@@ -96,12 +99,13 @@ def test_a_day_is_spent_evenly() -> None:
 
 
 def test_what_the_tolerance_will_need_is_left_to_it() -> None:
-    day = replace(BYTES, left=100 * 87e9)  # a tolerance of 15 min: 98 saves that are 886 s apart
-    held = decide("event", replace(day, left=99 * 87e9), max_lost_s=900)
-    assert isinstance(held, Save)
-    held = decide("event", replace(day, left=98.9 * 87e9), max_lost_s=900)
+    day = replace(BYTES, limit=100 * 87e9, left=100 * 87e9)  # a tolerance of 15 min: 98 saves that are 886 s apart
+    assert isinstance(decide("event", replace(day, others=87e9), max_lost_s=900), Save)
+    held = decide("event", replace(day, others=1.1 * 87e9), max_lost_s=900)
     assert isinstance(held, Skip)
-    assert "a save needs 87 GB, 78.3 GB of 20 TB left, with 8.53 TB kept for max_lost;" in held.reason
+    assert "a save needs 87 GB, 78.3 GB of 8.7 TB left, with 8.53 TB kept for max_lost;" in held.reason
+    # What the tolerance itself has taken is no reason to keep as much again.
+    assert isinstance(decide("event", replace(day, left=5 * 87e9), max_lost_s=900), Save)
     assert isinstance(decide("tolerance", replace(day, left=87e9), max_lost_s=900), Save)
     assert isinstance(decide("event", replace(LOST, left=7.9), max_lost_s=900), Skip)
     assert isinstance(decide("event", replace(LOST, left=8), max_lost_s=900), Save)

@@ -85,6 +85,7 @@ class World:
         left = self.first_cost_s + SHARE * self.at_s - self.lost_s
         alarms = self.first_cost_s + SHARE / 2 * self.at_s - self.lost_to_alarms_s
         bytes_left = self.bytes_per_day - self.bytes_today
+        others = sum(size for when, cause, size in self.saves if cause != "tolerance" and when > self.at_s - DAY_S)
         of = {"reach": Reach.MACHINE}
         return (
             Allowance(
@@ -103,6 +104,7 @@ class World:
                 limit=self.bytes_per_day,
                 per_save=self.size,
                 for_alarms=bytes_left,
+                others=others,
                 **of,
             ),
         )

@@ -74,6 +74,6 @@ def test_watching_says_what_would_have_been_saved() -> None:
             reason=f"would have saved: {saved.reason}",
             numbers={**saved.numbers, "granularity": 0.0, "reach": float(saved.reach)},
         )
-    quiet = replace(EVERYTHING, standings=())
+    quiet = replace(EVERYTHING, standings=(), since_save_s=1.0)
     assert Observing(policy=CostOptimal()).decide(quiet) == CostOptimal().decide(quiet)
     assert Observing(policy=OnEvent()).decide(replace(quiet, events=())) is None

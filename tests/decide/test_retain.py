@@ -90,9 +90,10 @@ def test_damaged_ones_take_no_place_and_are_not_deleted() -> None:
 
 def test_partial_ones_do_not_replace_the_newest_exact_one() -> None:
     weights = [entry(seq, granularity=Granularity.WEIGHTS) for seq in (3, 4, 5)]
-    assert kept([entry(1), entry(2), *weights], 1) == [2, 3, 4, 5]
-    assert kept([entry(1), *weights, entry(6)], 1) == [3, 4, 5, 6]  # they go with the exact one before them
-    assert kept([entry(1), *weights, entry(6), entry(7)], 1) == [7]
+    assert kept([entry(1), entry(2), *weights], 1) == [2, 5]
+    assert kept([entry(1), entry(2), *weights], 2) == [1, 2, 4, 5]
+    assert kept([entry(1), *weights, entry(6)], 1) == [5, 6]
+    assert kept([entry(1), *weights, entry(6), entry(7)], 1) == [7]  # older than every exact one that stays
 
 
 def test_reasons_say_why() -> None:

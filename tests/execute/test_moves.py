@@ -165,3 +165,41 @@ def test_a_fork_does_not_wait_for_a_copy_that_it_has_not(training: Any, gate: Ga
     gate.opened.set()
     assert captured.outcome() is None
     captured.release()
+
+
+@pytest.mark.parametrize("sure", [False, True])
+def test_a_tensor_that_is_given_other_memory_before_its_copy_begins(training: Any, gate: Gate, sure: bool) -> None:
+    """Its old memory may be gone by then, unless it was held: it is copied from there, or not at all."""
+    model, capture, components = training
+    gate.opened.set()
+    first = capture.take(components)  # reads the structure, so that the next may only peek
+    assert first is not None
+    assert first.outcome() is None
+    first.release()
+    go_on = threading.Event()
+    capture._copier.submit(lambda: go_on.wait(60))  # what follows an earlier copy may take long
+    before = model.weight.detach().numpy().tobytes()
+    captured = capture.take(components, sure=sure)
+    assert captured is not None
+    model.weight.data = torch.zeros(512, 512)
+    go_on.set()
+    assert captured.outcome() == (None if sure else overlap.REPLACED)
+    assert before in bytes(captured.images[0].raw)  # the first copy's, where there is no second
+    captured.release()
+
+
+def test_modes_that_change_beside_a_copy_are_no_other_structure(training: Any, gate: Gate) -> None:
+    model, capture, components = training
+    gate.opened.set()
+    for mode in (True, True, False, True):
+        model.train(mode)
+        go_on = threading.Event()
+        capture._copier.submit(lambda go_on=go_on: go_on.wait(60))
+        captured = capture.take(components)
+        assert captured is not None
+        model.train(not mode)
+        model.bias.requires_grad_(not model.bias.requires_grad)
+        go_on.set()
+        assert captured.outcome() is None
+        assert captured.components["model"]["state"]["eval"] == ([] if mode else [""])
+        captured.release()

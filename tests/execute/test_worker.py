@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from mementum.events import Event, Failed
-from mementum.execute.worker import FACTS_MAX, SaveJob, Worker
+from mementum.execute.worker import FACTS_MAX, SaveJob, Worker, rank_of
+from mementum.records import Granularity, Save
 
 LONG_S = 30.0  # for what must come; a test that waits this long has failed
 
@@ -217,3 +218,34 @@ def test_many_threads_lose_and_double_nothing(worker: Worker, told: Told) -> Non
         thread.join()
     assert worker.drain(LONG_S)
     assert sorted(name.removesuffix(" cancelled") for name in told.done) == sorted(names)
+
+
+def test_a_waiting_save_makes_room_only_for_one_that_is_worth_as_much() -> None:
+    done: list[str] = []
+    go_on = threading.Event()
+    worker = Worker(emit=lambda event: None)
+
+    def job(name: str, rank: int, work: Callable[[], object] = lambda: None) -> SaveJob:
+        def doing() -> None:
+            work()
+            done.append(name)
+
+        return SaveJob(what=name, work=doing, cancel=lambda: done.append(f"not {name}"), rank=rank)
+
+    begun = threading.Event()
+    worker.submit(job("first", 1, lambda: begun.set() or go_on.wait(60)))
+    assert begun.wait(60)
+    worker.submit(job("epoch", 2))
+    worker.submit(job("weights", 0))
+    assert worker.cancel_waiting(1) is False
+    worker.submit(job("asked", 2))
+    assert done == ["not weights", "not epoch"]
+    go_on.set()
+    assert worker.drain(60)
+    assert done == ["not weights", "not epoch", "first", "asked"]
+    worker.close(60)
+
+
+def test_what_is_exact_and_what_comes_once_is_worth_more() -> None:
+    weights = Save(reason="r", granularity=Granularity.WEIGHTS, cause="epoch")
+    assert [rank_of(weights), rank_of(Save(reason="r")), rank_of(Save(reason="r", cause="asked"))] == [0, 1, 2]

@@ -65,7 +65,7 @@ def test_no_sequence_exceeds_any_budget(sequence: list[Asked]) -> None:
             budgets.apply(state)
         wanted = cost(asked.reach, asked.lost_s, asked.size)
         if allowed(budgets.allowances(now_s - began_s, [wanted]), alarm=asked.alarm):
-            budgets.spent(now_s - began_s, wanted, alarm=asked.alarm)
+            budgets.spent(now_s - began_s, wanted, cause="alarm" if asked.alarm else "interval")
             made.append((now_s, asked, wanted))
     for index, (first_s, _, _) in enumerate(made):
         window = [(asked, saved) for at_s, asked, saved in made[index:] if at_s - first_s < DAY_S]
@@ -104,13 +104,11 @@ def test_the_first_save_is_possible_at_once_and_a_second_is_not() -> None:
 
 
 def test_what_each_save_takes_of_each_budget() -> None:
-    budget = Budget(
-        bytes_a_day=DAY_BYTES, network_bytes_per_s=1e8, memory=5e9, money_a_day=3.0, prices={Reach.MACHINE: 0.5}
-    )
+    budget = Budget(bytes_a_day=DAY_BYTES, network_bytes_per_s=1e8, money_a_day=3.0, prices={Reach.MACHINE: 0.5})
     budgets = Budgets(budget, began_s=BEGAN_S, first_s=FIRST_S)
     costs = [cost(reach) for reach in Reach]
     budgets.spent(0.0, costs[2])
-    found = budgets.allowances(0.0, costs, memory_used=2e9)
+    found = budgets.allowances(0.0, costs)
     told = {(each.reach, each.name, each.unit): (each.left, each.per_save, each.limit) for each in found}
     assert len(told) == len(found)
     assert {key: value for key, value in told.items() if key[0] is Reach.MACHINE} == {
@@ -119,9 +117,8 @@ def test_what_each_save_takes_of_each_budget() -> None:
         (Reach.MACHINE, "bytes a day", "bytes to the store"): (19e9, 1e9, 20e9),
         (Reach.MACHINE, "money", "a day"): (2.5, 0.5, 3.0),
         (Reach.MACHINE, "network", "bytes"): (5e9, 1e9, 6e9),
-        (Reach.MACHINE, "memory", "bytes"): (3e9, 2e9, 5e9),
     }
-    assert {name for reach, name, _ in told if reach is Reach.PROCESS} == {"lost time", "money", "memory"}
+    assert {name for reach, name, _ in told if reach is Reach.PROCESS} == {"lost time"}
     assert (Reach.REBOOT, "network", "bytes") not in told
 
 
@@ -150,3 +147,32 @@ def test_a_day_goes_on_through_a_resume_and_a_wall_clock_that_is_set_back() -> N
     fresh.apply(before.state())
     fresh.apply({})
     assert [each.name for each in fresh.allowances(0.0, [cost()])] == ["lost time"]
+
+
+def test_what_the_journals_tell_counts_and_nothing_counts_twice() -> None:
+    budget = Budget(bytes_a_day={Reach.REBOOT: 10e9})
+    before = Budgets(budget, began_s=BEGAN_S, first_s=FIRST_S)
+    before.spent(100.0, cost(size=10**9), cause="alarm")
+    written = [(BEGAN_S + 100.0, Reach.REBOOT, 1e9), (BEGAN_S + 5000.0, Reach.REBOOT, 2e9)]
+    for state, left, for_alarms in ((None, 7e9, 5e9), (before.state(), 7e9, 4e9)):
+        after = Budgets(budget, began_s=BEGAN_S + 6000.0, first_s=FIRST_S)
+        after.written_before(written)
+        if state is not None:
+            after.apply(state)
+        _, day = after.allowances(0.0, [cost()])
+        assert (day.left, day.for_alarms) == (left, for_alarms)
+
+
+def test_what_the_tolerance_takes_is_counted_apart() -> None:
+    budgets = Budgets(Budget(bytes_a_day={Reach.REBOOT: 10e9}), began_s=BEGAN_S, first_s=FIRST_S)
+    for cause in ("tolerance", "interval", "alarm"):
+        budgets.spent(0.0, cost(size=10**9), cause=cause)
+    _, day = budgets.allowances(0.0, [cost()])
+    assert (day.left, day.others) == (7e9, 2e9)
+
+
+def test_an_overdrawn_budget_does_not_concern_a_save_that_takes_nothing_of_it() -> None:
+    budget = Budget(bytes_a_day={Reach.REBOOT: 1e9}, money_a_day=0.5, prices={Reach.REBOOT: 1.0})
+    budgets = Budgets(budget, began_s=BEGAN_S, first_s=FIRST_S)
+    budgets.spent(0.0, cost(size=5 * 10**9), cause="notice")
+    assert [each.name for each in budgets.allowances(0.0, [cost(Reach.PROCESS)])] == ["lost time"]

@@ -93,6 +93,23 @@ def test_of_a_large_one_the_estimate_is_near_and_its_error_is_known() -> None:
     assert sorted(errors[8:])[16] < 0.05
 
 
+def test_a_tensor_whose_sample_tells_nothing_stands_in_the_norm_as_it_was_last_read() -> None:
+    """From turn to turn its first element doubles, which is in no sample, and the others grow by a fifth."""
+    grown = nn.Parameter(torch.zeros(20 * BLOCK))
+    optimizer = torch.optim.SGD([grown], lr=0.0)
+    gradients, turns = Gradients({"optimizer": optimizer}, {}, full_every=4), 14
+    try:
+        for step in range(4 * turns):
+            grown.grad = torch.full_like(grown, 1e-3 * 1.2 ** (step // 4))
+            grown.grad[0] = 2.0 ** (step // 4)
+            optimizer.step()
+            norm = taken(gradients).norm
+            if step >= 4 * 8:  # by then it is known how little the sample tells
+                assert norm == pytest.approx(float(grown.grad.norm()), rel=1e-4)
+    finally:
+        gradients.close()
+
+
 def test_the_layer_that_grows_is_named_with_its_ratio() -> None:
     model = small_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)

@@ -14,7 +14,7 @@ from mementum.clock import SystemClock
 from mementum.perceive.notices import Notices
 
 def opened(**settings):
-    notices = Notices(clock=SystemClock(), tell=print, **settings)
+    notices = Notices(clock=SystemClock(), tell=print, **{"same_s": 0.0, **settings})
     notices.install()
     return notices
 

@@ -140,15 +140,28 @@ def test_best_and_newest_of_each_metric() -> None:
     assert second.metrics == {"acc": 0.4, "eval_loss": 1.0, "loss": 3.0}
     seen.perception.evaluated({"acc": 0.9})
     third = seen.look(acc=float("nan"), words="none", flag=True, nothing=None)
-    assert third.best == {"acc": 0.9, "eval_loss": 1.0, "loss": 1.0}
+    assert third.best == {"acc": 0.5, "eval_loss": 1.0, "loss": 1.0}
+    assert third.metrics["acc"] == 0.9
     assert set(third.metrics) == {"acc", "eval_loss", "loss"}
 
 
 def test_no_more_names_are_remembered_than_the_limit() -> None:
     seen = Seen()
     for number in range(NAMES_MAX + 50):
-        seen.perception.evaluated({f"of step {number}": 1.0})
+        seen.look(**{f"of step {number}": 1.0})
     assert len(seen.look().metrics) == NAMES_MAX
+
+
+def test_a_metric_that_came_late_is_the_best_at_the_next_step() -> None:
+    """Not before: else it would be no better than the best."""
+    seen = Seen()
+    seen.perception.evaluated({"acc": 0.9})
+    first = seen.look()
+    assert (first.metrics, first.best) == ({"acc": 0.9}, {})
+    seen.perception.evaluated({"acc": 0.1})
+    second = seen.look()
+    assert (second.metrics, second.best) == ({"acc": 0.1}, {"acc": 0.9})
+    assert seen.look().best == {"acc": 0.1}
 
 
 def test_a_state_that_does_not_fit_changes_nothing() -> None:

@@ -119,7 +119,10 @@ def test_what_is_not_finite_is_told_at_once() -> None:
     detector = NonFinite(Limits(), scaled=False)
     assert detector.look(vitals(loss=2.0)) is None
     gradient = detector.look(vitals(loss=2.0, finite=False))
-    loss = detector.look(vitals(finite=False))
+    loss = detector.look(vitals(finite=False, loss_finite=False))
+    no_loss = detector.look(vitals(finite=False))  # a step that gave none
+    assert no_loss is not None
+    assert no_loss.text == "gradients are not finite"
     assert gradient is not None
     assert loss is not None
     assert (gradient.text, loss.text) == ("gradients are not finite", "the loss is not finite")
@@ -146,6 +149,7 @@ def test_the_overflows_of_a_loss_scale_are_no_trouble_until_they_do_not_end() ->
 def test_a_loss_scale_excuses_no_loss() -> None:
     detector = NonFinite(Limits(), scaled=True)
     detector.look(vitals(loss=2.0))
-    sign = detector.look(vitals(finite=False))
+    assert detector.look(vitals(finite=False)) is None  # a step without a loss, whose gradients overflow by design
+    sign = detector.look(vitals(finite=False, loss_finite=False))
     assert sign is not None
     assert sign.text == "the loss is not finite"

@@ -24,18 +24,6 @@ def test_a_step_lasts_from_one_tick_to_the_next() -> None:
     assert times.median_s() == 2.0
 
 
-def test_what_is_skipped_is_not_measured() -> None:
-    clock = ManualClock()
-    times = StepTimes(clock)
-    times.tick()
-    times.skip()
-    clock.advance(100.0)
-    assert times.tick() is None
-    clock.advance(1.5)
-    assert times.tick() == 1.5
-    assert times.median_s() == 1.5
-
-
 def test_the_median_comes_back() -> None:
     clock = ManualClock()
     times, again = StepTimes(clock, window=3), StepTimes(clock, window=3)

@@ -133,7 +133,7 @@ def test_nan_from_the_first_step_on() -> None:
     signs = VitalSigns()
     for step in range(100):
         assert see(signs, step, loss=nan, lr=nan, memory_used=nan, memory_steps_left=nan, step_s=nan) == Vitals(
-            step=step, at_s=float(step), finite=False
+            step=step, at_s=float(step), finite=False, loss_finite=False
         )
 
 

@@ -108,7 +108,8 @@ def trace(
         typer.Option("--attempt", metavar="N", help="This attempt only. Without it: of each step the newest."),
     ] = None,
     every: Annotated[
-        int | None, typer.Option("--every", metavar="N", help="Every Nth row. Without it the table is made to fit.")
+        int | None,
+        typer.Option("--every", metavar="N", help="Every Nth row, and the last. Without it the table is made to fit."),
     ] = None,
     first: Annotated[int | None, typer.Option("--from", metavar="STEP", help="From this step on.")] = None,
     last: Annotated[int | None, typer.Option("--to", metavar="STEP", help="Up to this step.")] = None,

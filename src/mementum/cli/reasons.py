@@ -104,7 +104,7 @@ def silent(since: str) -> Cause:
 
 def _effect_of_alarm(trouble: str) -> str:
     if trouble in CRASHES:
-        return "The alarm alone was not worth a save: its chance times the work at risk was below what a save costs."
+        return "No save followed the alarm at this step."
     return (
         "It ends no process, but spoils what is computed: a save would have kept the spoiled state, so none was made."
     )

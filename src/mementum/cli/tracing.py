@@ -61,8 +61,8 @@ class Mark:
 
 @record
 class Trace:
-    """Rows in the order of their steps, each with its attempt, and what happened in the same stretch. `count` is how
-    many rows there were to choose from."""
+    """Rows in the order of their steps, each with its attempt, and what happened from the first of them on: the last
+    steps before a kill may have no row. `count` is how many rows there were to choose from."""
 
     task: str
     count: int
@@ -115,11 +115,12 @@ def _trace(contents: Contents, recollection: Recollection, words: Words, *, fit:
         raise _nothing(recollection, words, numbers)
     if words.newest is not None:
         steps = steps[-words.newest :]
-    begin, end, of = steps[0][0], steps[-1][0], {number for _, number in steps}
+    begin, end = steps[0][0], vitals.STEP_MAX if words.last is None else words.last
+    of = {number for _, number in steps}
     marks = [mark for mark in _marks(contents, recollection) if begin <= mark.step <= end and mark.attempt in of]
     count = len(steps)
     if words.every is not None:
-        steps = steps[:: words.every]
+        steps = [*steps[: -1 : words.every], steps[-1]]
     elif fit and words.newest is None:
         steps = sampled(steps, ROWS_FIT)
     rows = tuple(recollection.row(step, number) for step, number in steps)
@@ -215,7 +216,8 @@ def sampled(steps: Sequence[tuple[int, int]], count: int) -> list[tuple[int, int
 
 
 def table(rows: Sequence[tuple[int, Vitals]], marks: Sequence[Mark]) -> Iterator[tuple[str, ...]]:
-    """A line a row. What happened at steps that are not shown stands in the next line that is, with its step."""
+    """A line a row. What happened at steps that are not shown stands in the next line that is, with its step; what
+    happened after the last row has lines of its own."""
     waiting = sorted(marks, key=lambda mark: mark.step)
     before: int | None = None
     for attempt, row in rows:
@@ -224,11 +226,17 @@ def table(rows: Sequence[tuple[int, Vitals]], marks: Sequence[Mark]) -> Iterator
             happened.append(f"attempt {attempt} begins")
         before = attempt
         while waiting and waiting[0].step <= row.step:
-            mark = waiting.pop(0)
-            at = "" if mark.step == row.step else f" at {mark.step}"
-            happened.append(mark.text + at if mark.kind == "saved" else f"{mark.kind}{at}: {mark.text}")
+            happened.append(_happened(waiting.pop(0), row.step))
         values = (_cell(getattr(row, name), form) for _, name, form in SEEN)
         yield (str(row.step), *values, printable("; ".join(happened)))
+    for mark in waiting:
+        yield (str(mark.step), *(ABSENT for _ in SEEN), printable(_happened(mark, mark.step)))
+
+
+def _happened(mark: Mark, step: int) -> str:
+    """What a mark says in the line of this step."""
+    at = "" if mark.step == step else f" at {mark.step}"
+    return mark.text + at if mark.kind == "saved" else f"{mark.kind}{at}: {mark.text}"
 
 
 def _cell(value: float | None, form: str) -> str:

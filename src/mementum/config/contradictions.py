@@ -38,6 +38,10 @@ def _policies(settings: Settings) -> Said:
         if mark in seen:
             yield ("policy", number), f"{policy.kind} stands in the list already: the second one would never be asked"
         seen.add(mark)
+    kinds = [policy.kind for policy in settings.policy or ()]
+    if "window" in kinds and "cost" in kinds:
+        text = "window stands in the list too, is asked before it and always has an opinion: cost would never be asked"
+        yield ("policy", kinds.index("cost")), text
 
 
 def _listening(settings: Settings) -> Said:

@@ -20,6 +20,7 @@ SIZES = {"b": 1} | {
     for power, letter in enumerate("kmgtp", start=1)
     for form, factor in ((f"{letter}b", 1000**power), (f"{letter}ib", 1024**power))
 }
+BITS = 8  # in a byte; the speeds of networks are told in bits, with a small b
 DURATION_S_MIN = 1e-3  # nothing here is decided more often than once a millisecond
 DURATION_S_MAX = 366 * 86400.0  # a year; no interval, tolerance or wall time of a training is longer
 SIZE_MAX = 1 << 60  # an EiB; no store that a training writes to holds more
@@ -119,11 +120,17 @@ def _bytes(value: object, kind: Kind, ending: str) -> float:
     if not isinstance(value, str):
         return _plain(value, kind)
     found = AMOUNT.fullmatch(value.strip())
-    unit = found["unit"].lower() if found is not None else ""
-    if found is None or not unit.endswith(ending) or unit.removesuffix(ending) not in SIZES:
+    unit = found["unit"] if found is not None else ""
+    name = unit.lower().removesuffix(ending)
+    if found is None or not unit.lower().endswith(ending) or name not in SIZES:
         raise wrong(value, kind)
-    factor: int = SIZES[unit.removesuffix(ending)]
-    return float(found["number"]) * factor
+    factor: int = SIZES[name]
+    amount = float(found["number"]) * factor
+    if len(name) > 1 and unit[len(name) - 1] == "b":
+        in_bytes = f"{found['number']} {_spelled(name)}{ending}"
+        in_bits = f"{size_text(round(amount / BITS))}{ending}"
+        raise wrong(value, kind, f"may mean bits: write {in_bytes} for bytes, or {in_bits} for so many bits")
+    return amount
 
 
 def _plain(value: object, kind: Kind) -> float:

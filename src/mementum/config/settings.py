@@ -198,9 +198,9 @@ class Vitals(Section):
     """How often vital signs are read."""
 
     every: Count = 1
-    """Steps from one reading of loss and gradients to the next."""
+    """Steps from one look at the vital signs to the next: what is between is neither recorded nor raises an alarm."""
     full_norms_every: Count = FULL_NORMS_EVERY
-    """Steps from one reading of all gradients to the next. Between them they are estimated from a sample."""
+    """Readings from one full norm of a gradient to its next, some at each. Between them a sample estimates it."""
     memory_every: Count = MEMORY_EVERY
     """Steps from one reading of memory and its limits to the next."""
 

@@ -31,30 +31,42 @@ class BeforeCrash:
     """Save when the chance that alarms add, times the work at risk, exceeds what a save costs.
 
     At most one such save in `cost / share` seconds, so that false alarms cannot take more than that part of the
-    time. Memory at 97 % of its limit always saves when it rings. Trouble that ends no process (a loss that diverges)
-    asks for none: a fresh save would keep the wreck."""
+    time. Memory at 97 % of its limit always saves: when it rings, and as often as that while it stays. Trouble that
+    ends no process (a loss that diverges) asks for none: a fresh save would keep the wreck."""
 
     share: float = ALARM_SHARE
     memory_urgent: float = MEMORY_URGENT  # of its limit; from here on no cost is weighed
 
     def decide(self, situation: Situation) -> Decision | None:
         alarms = tuple(alarm for alarm in situation.alarms if alarm.trouble.is_crash)
-        if not alarms:
-            return None
+        short = self._when_short(situation, alarms)
+        if short is not None or not alarms:
+            return short
         wanted = max(OUTLIVES.get(alarm.trouble, Reach.MACHINE) for alarm in alarms)
         standing = at_least(situation.standings, wanted)
-        used = _short_memory(situation)
-        if used is not None and used >= self.memory_urgent:
-            return self._urgent(used, alarms, wanted if standing is None else standing.reach)
         return None if standing is None else self._weigh(alarms, standing)
 
-    def _urgent(self, used: float, alarms: tuple[Alarm, ...], reach: Reach) -> Save:
+    def _when_short(self, situation: Situation, alarms: tuple[Alarm, ...]) -> Save | None:
+        """When memory is all but gone: at once if an alarm rings, and again and again for as long as it stays so."""
+        used = situation.vitals.memory_used if situation.vitals is not None else None
+        if used is None or used < self.memory_urgent:
+            return None
+        standing = at_least(situation.standings, OUTLIVES[Trouble.MEMORY])
+        rings = any(alarm.trouble is Trouble.MEMORY for alarm in alarms)
+        if standing is not None and not rings:
+            soonest_s = max(standing.cost_s, COST_S_LEAST) / self.share
+            if standing.in_flight or standing.since_s < soonest_s:
+                return None
+        if standing is None and not rings:
+            return None
         limit = self.memory_urgent
+        told = f"{_texts(alarms)}: " if alarms else ""
         return Save(
-            reason=f"{_texts(alarms)}: memory at {share(used)} of its limit, which saves from {share(limit)} on",
-            reach=reach,
+            reason=f"{told}memory at {share(used)} of its limit, which saves from {share(limit)} on",
+            reach=OUTLIVES[Trouble.MEMORY] if standing is None else standing.reach,
             numbers={"memory_used": used, "memory_limit": limit, "chance": chance_of(alarms)},
             cause="alarm",
+            urgent=True,
         )
 
     def _weigh(self, alarms: tuple[Alarm, ...], standing: Standing) -> Decision | None:
@@ -70,12 +82,6 @@ class BeforeCrash:
             numbers={"chance": chance, "at_risk_s": standing.since_s, "worth_s": worth_s, "cost_s": cost_s},
             cause="alarm",
         )
-
-
-def _short_memory(situation: Situation) -> float | None:
-    """The part of the tightest memory limit that is used, if it has just raised an alarm."""
-    rings = any(alarm.trouble is Trouble.MEMORY for alarm in situation.alarms)
-    return situation.vitals.memory_used if rings and situation.vitals is not None else None
 
 
 def _texts(alarms: tuple[Alarm, ...]) -> str:

@@ -13,13 +13,14 @@ LEFT_S_ASSUMED = 30.0  # after a signal that names no time: what Kubernetes give
 
 @record
 class BeforeStop:
-    """Save when a notice asks for it: at once if it leaves two minutes or less, or none is known; a later end (wall
+    """Save when a notice asks for it: at once if it leaves `at_once_s` or less, or none is known; a later end (wall
     time) is awaited until a save just fits, `margin` times over.
 
     Notices in a situation are those that no save has answered yet, so none is answered twice. The save gets the
     deepest reach that is durable in time; where none is, the quickest is tried."""
 
     margin: float = MARGIN
+    at_once_s: float = AT_ONCE_S
 
     def decide(self, situation: Situation) -> Decision | None:
         for notice in situation.notices:
@@ -27,7 +28,7 @@ class BeforeStop:
                 return _asked(notice, situation)
             chosen = _fitting(notice, situation)
             needs_s = 0.0 if chosen is None else self.margin * ready_s(chosen) + (situation.step_s or 0.0)
-            if notice.left_s is None or notice.left_s <= max(AT_ONCE_S, needs_s):
+            if notice.left_s is None or notice.left_s <= max(self.at_once_s, needs_s):
                 return _save(notice, chosen)
         return None
 

@@ -20,7 +20,6 @@ SETTINGS = {  # where each is raised
     "lost time": "budgets.lost_time",
     "bytes a day": "budgets.bytes_per_day",
     "network": "budgets.network",
-    "memory": "budgets.memory",
     "money": "budgets.money",
 }
 
@@ -29,7 +28,8 @@ SETTINGS = {  # where each is raised
 class Within:
     """Asks `policy`, and lets through what every allowance for the save's reach covers.
 
-    A save for a notice, or that somebody asked for, always passes. One for an alarm may take what is set aside for
+    A save for a notice, for memory that is all but gone, or that somebody asked for, always passes. One for an alarm
+    may take what is set aside for
     alarms. One for an interval, an epoch, an event or a best metric is spread over the day where a budget is of a day,
     and leaves what `max_lost_s` will need: so no burst of cheap reasons takes from the tolerance. Where a deep reach is
     refused, a shallower save that is due by itself is still made."""
@@ -54,14 +54,20 @@ class Within:
             seen = replace(seen, standings=shallower)
         return first
 
+    def again(self, save: Save, situation: Situation) -> Save | Skip:
+        """The same save, which was refused at an earlier step, as it stands now."""
+        return self._refusal(save, situation) or save
+
     def _refusal(self, save: Save, situation: Situation) -> Skip | None:
-        if save.cause in ALWAYS:
+        if save.cause in ALWAYS or save.urgent:
             return None
         for allowance in situation.allowances:
-            if allowance.reach is not save.reach:
+            if allowance.reach is not save.reach or allowance.per_save <= 0:
                 continue
             kept = 0.0 if save.cause == TOLERANCE else self._reserve(allowance, situation)
             left = allowance.left - kept
+            if kept and allowance.name in DAILY:  # all others together leave a day's tolerance, whoever was first
+                left = min(allowance.left, allowance.limit - kept - allowance.others)
             if save.cause == "alarm":
                 left = min(left, allowance.for_alarms)
             if allowance.per_save > left:
@@ -107,6 +113,7 @@ def _refused(save: Save, allowance: Allowance, *, left: float, kept: float, tole
         f" to save sooner (wanted: {save.reason})",
         numbers={**save.numbers, "need": allowance.per_save, "left": left, "limit": allowance.limit, "kept": kept},
         refused=True,
+        wanted=save,
     )
 
 
@@ -126,6 +133,7 @@ def _too_early(save: Save, allowance: Allowance, early_s: float) -> Skip:
             "early_s": early_s,
         },
         refused=True,
+        wanted=save,
     )
 
 

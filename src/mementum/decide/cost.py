@@ -13,6 +13,7 @@ from mementum.records import Decision, Reach, Save, Situation, Skip, Standing, r
 OVERHEAD = 0.5  # a safety bound: where the best interval would be shorter, the machine fails before work is done anyway
 COST_S_LEAST = 0.01  # no measurement beside a running training resolves less: what seems free is not
 
+BLINDLY_S = 600.0  # between saves where nothing is known: ten minutes are lost at the most, for a second of saving
 UNKNOWN = "nothing is known yet of what a save costs"
 IN_FLIGHT = "a save is on its way"
 TOO_OFTEN = "saves would take more than their part of the time"
@@ -44,7 +45,11 @@ class CostOptimal:
             ripe = standing.exposure_s / cost_s
             if nearest is None or ripe > ripest:
                 nearest, ripest = standing, ripe
-        return Skip(reason=UNKNOWN) if nearest is None else self._skip(nearest)
+        if nearest is not None:
+            return self._skip(nearest)
+        if situation.since_save_s >= BLINDLY_S:
+            return Save(reason=f"{UNKNOWN}: {seconds(situation.since_save_s)} since the last one")
+        return Skip(reason=UNKNOWN)
 
     def _is_due(self, standing: Standing, cost_s: float) -> bool:
         if standing.in_flight or standing.since_steps < 1 or standing.since_s < self._soonest_s(cost_s):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Protocol
 
 from mementum.records import Decision, Save, Situation, Skip, record
+
+WAITED_FOR = frozenset({"notice", "asked", "end"})  # causes of saves for which somebody waits
 
 
 class Policy(Protocol):
@@ -27,6 +30,24 @@ class First:
             if decision is not None:
                 return decision
         return Skip(reason="no policy asked for a save")
+
+
+def both(first: Save | None, second: Save | None) -> Save | None:
+    """One save that serves both: all that either holds, against all that either outlives. The cause is that of the one
+    for which somebody waits, else the first's."""
+    if first is None or second is None:
+        return first or second
+    leading, other = (
+        (second, first) if second.cause in WAITED_FOR and first.cause not in WAITED_FOR else (first, second)
+    )
+    return replace(
+        leading,
+        reason=leading.reason if leading.reason == other.reason else f"{leading.reason}; {other.reason}",
+        granularity=min(leading.granularity, other.granularity),
+        reach=max(leading.reach, other.reach),
+        numbers={**other.numbers, **leading.numbers},
+        urgent=leading.urgent or other.urgent,
+    )
 
 
 def save_of(decision: Any) -> Save | None:

@@ -9,7 +9,8 @@ from mementum.records import Entry, Granularity, Verdict, record
 
 @record
 class Retention:
-    """Keep the newest `last` (None: all), and every one whose step is a multiple of `every_steps`.
+    """Keep the newest `last` (None: all), and every one whose step is a multiple of `every_steps`. Exact ones and
+    others are counted apart: however many others there are, as many exact ones stay. Others older than those go.
 
     Newest is by sequence number, never by step or time. A checkpoint that is known to be damaged counts for
     nothing: it neither takes a place nor is deleted, since a person may still want what can be read of it.
@@ -22,14 +23,19 @@ class Retention:
 def retain(entries: Sequence[Entry], retention: Retention) -> tuple[Verdict, ...]:
     """A verdict on each entry, newest first. The newest whole exact one is always kept."""
     verdicts: list[Verdict] = []
-    exact_seen = 0
+    exact = others = 0  # whole ones seen so far
     for entry in sorted(entries, key=lambda entry: entry.order, reverse=True):
         manifest = entry.manifest
         if entry.damaged is not None:
             verdicts.append(Verdict(id=manifest.id, keep=True, reason=f"damaged ({entry.damaged}): left for a person"))
             continue
-        exact_seen += manifest.granularity is Granularity.FULL
-        keep, reason = _judge(entry, exact_seen, retention)
+        if manifest.granularity is Granularity.FULL:
+            exact += 1
+            rank = exact
+        else:
+            others += 1
+            rank = max(others, exact)
+        keep, reason = _judge(entry, rank, retention)
         verdicts.append(Verdict(id=manifest.id, keep=keep, reason=reason))
     return tuple(verdicts)
 

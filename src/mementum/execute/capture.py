@@ -146,6 +146,10 @@ class Capture(Protocol):
         """Make ready for the first save, as far as that can be done beside the training."""
         ...
 
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until no copy is under way, nor what follows one; False if that takes longer."""
+        ...
+
     def unfreeze(self, names: Sequence[tuple[str, str]]) -> None:
         """Copy these tensors (component, name) at every save from now on: they were taken to be frozen."""
         ...
@@ -243,6 +247,9 @@ class BlockingCapture:
         layouts = self.reader.read(components).structure.layouts
         sizes = [layout.raw_size for layout in layouts if not layout.frozen]
         return lambda: self._slots.warm(sizes)
+
+    def wait(self, timeout_s: float) -> bool:
+        return True
 
     def unfreeze(self, names: Sequence[tuple[str, str]]) -> None:
         self.reader.unfreeze(names)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -21,6 +20,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from mementum.clock import Clock
 from mementum.execute import moves
 from mementum.execute.capture import BlockingCapture, Captured, Head, Prepared, Slots, copy
+from mementum.execute.copier import Copier
 from mementum.execute.device import DeviceCopy, pin
 from mementum.execute.gathered import Gathered
 from mementum.execute.snapshot import Label
@@ -49,13 +49,15 @@ class Split:
 class Copying:
     """A copy on its way. It holds the memory that it reads, whatever becomes of the tensors meanwhile."""
 
-    def __init__(self, split: Split, prepared: Prepared, *, verify: bool, clock: Clock) -> None:
+    def __init__(self, split: Split, prepared: Prepared, *, verify: bool, sure: bool, clock: Clock) -> None:
         tensors, targets = prepared.reading.tensors, prepared.targets
         self._split, self._clock = split, clock
         self._tensors = [tensors[number] for number in split.beside]
         self._targets = [target for number in split.beside if (target := targets[number]) is not None]
         self._witness: Witness | None = witness(split.watched, self._tensors, verify=verify)
         self._changed: Callable[[], bool] | None = prepared.reading.changed
+        # Whoever wants to be sure holds the memory from here on; otherwise that is the copying thread's to do.
+        self._held = hold(self._tensors) if sure else None
         self._device = (
             DeviceCopy(
                 [(tensors[number], target) for number in split.on_device if (target := targets[number]) is not None]
@@ -118,8 +120,12 @@ class Copying:
         try:
             assert self._witness is not None
             assert self._changed is not None
-            watched, held = self._split.watched, hold(self._tensors)
+            watched, held = self._split.watched, self._held or hold(self._tensors)
             self._places = frozenset(held.places)
+            # An address may be read from only if what lies there is held: a tensor may have been given other memory.
+            if self._held is None and not watched.lie_there(self._tensors):
+                self.moved, self.torn = True, REPLACED
+                return
             if self._changed():
                 self.moved, self.torn = True, REPLACED
                 return
@@ -140,39 +146,9 @@ class Copying:
 
     def _leave(self) -> None:
         if not self._left.is_set():
-            self._tensors, self._witness, self._changed = [], None, None
+            self._tensors, self._witness, self._changed, self._held = [], None, None, None
             self._ended_s = self._clock.monotonic()
             self._left.set()
-
-
-class Copier:
-    """One thread that copies, and then does what must follow the copy, in the order in which it was asked to."""
-
-    def __init__(self, failed: Callable[[str], None]) -> None:
-        self._failed = failed
-        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
-
-    def submit(self, work: Callable[[], None]) -> None:
-        if self._thread is None:
-            thread = threading.Thread(target=self._run, name="mementum-copy", daemon=True)
-            thread.start()
-            self._thread = thread
-        self._work.put(work)
-
-    def close(self) -> None:
-        if self._thread is not None:
-            self._work.put(None)
-            self._thread.join()
-            self._thread = None
-
-    def _run(self) -> None:
-        while (work := self._work.get()) is not None:
-            try:
-                work()
-            except Exception as error:  # the thread's border: the next copy needs it
-                self._failed(repr(error))
-            del work  # what it holds is the state: not kept until the next
 
 
 class OverlappedCapture:
@@ -219,6 +195,9 @@ class OverlappedCapture:
 
     def warm(self, components: Sequence[Component]) -> None:
         self._copier.submit(self._whole.warming(components))
+
+    def wait(self, timeout_s: float) -> bool:
+        return self._copier.wait(timeout_s)
 
     def unfreeze(self, names: Sequence[tuple[str, str]]) -> None:
         self._whole.unfreeze(names)
@@ -267,7 +246,7 @@ class OverlappedCapture:
                 for image in prepared.images:
                     if isinstance(image.raw, Gathered):
                         image.raw.digests()
-            copying = Copying(split, prepared, verify=self._verify, clock=self._clock)
+            copying = Copying(split, prepared, verify=self._verify, sure=sure, clock=self._clock)
             self._copier.submit(copying.run)
         except BaseException:  # also where no thread can be started
             self._whole.reader.forget()  # a tensor of another size than it was taken for ends here

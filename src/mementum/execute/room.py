@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import Literal
 
 from mementum.cgroup import COUNTED, field, group_limit, places, process_limit, text
@@ -56,6 +57,15 @@ class Choice:
 def margin(headroom: int) -> int:
     """Bytes of it that must stay free."""
     return max(MARGIN_MIN, headroom // MARGIN_PART)
+
+
+def within(room: Room, memory: int | None) -> Room:
+    """The same room, of which slots may take no more than so many bytes."""
+    if memory is None:
+        return room
+    # So much headroom that what must stay free of it leaves just that.
+    most = max(memory + MARGIN_MIN, -(-memory * MARGIN_PART // (MARGIN_PART - 1)))
+    return replace(room, host_available=most if room.host_available is None else min(room.host_available, most))
 
 
 def choose(room: Room, state_bytes: int, *, wanted: int = WANTED) -> Choice:

@@ -36,6 +36,9 @@ class StandingCapture:
     def warm(self, components: Sequence[Component]) -> None:
         """There is nothing to make."""
 
+    def wait(self, timeout_s: float) -> bool:
+        return True
+
     def unfreeze(self, names: Sequence[tuple[str, str]]) -> None:
         """Nothing is taken to be frozen here."""
 

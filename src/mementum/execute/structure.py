@@ -88,7 +88,7 @@ class Reading:
     def changed(self) -> bool:
         """Whether the structure is not what it was taken for. Before that is known, no address may be read from."""
         try:
-            return any(watch.look() is None for watch in self.peeked)
+            return not all(watch.stays() for watch in self.peeked)
         except (RuntimeError, KeyError):  # it changes right now, in another thread
             return True
 

@@ -22,10 +22,15 @@ class Watched:
     def __init__(self, spots: Sequence[Spot]) -> None:
         self.spots = tuple(spots)
         self._heads = Heads(spots)
+        self._addresses = [spot.address for spot in spots]
 
     @cached_property
     def sources(self) -> tuple[Bytes, ...]:
         return tuple(spot.source() for spot in self.spots)
+
+    def lie_there(self, tensors: Sequence[torch.Tensor]) -> bool:
+        """Whether each tensor lies where its spot says."""
+        return [tensor.data_ptr() for tensor in tensors] == self._addresses
 
     def sample(self) -> Bytes:
         """The heads of all tensors, one after the other."""

@@ -7,18 +7,29 @@ from collections import deque
 from collections.abc import Callable
 
 from mementum.events import Emit, Failed
-from mementum.records import record
+from mementum.records import Granularity, Save, record
 
+ONCE_ONLY = frozenset({"asked", "notice", "end", "epoch", "event"})  # causes: the next interval comes, no such moment
 FACTS_MAX = 10_000  # facts waiting to be written; a disk that is this far behind will not catch up
 
 
 @record
 class SaveJob:
-    """A save to do. `cancel` is called instead of `work` when a newer one takes its place."""
+    """A save to do. `cancel` is called instead of `work` when a newer one takes its place, which one of a lower `rank`
+    never does."""
 
     what: str
     work: Callable[[], None]
     cancel: Callable[[], None]
+    rank: int = 0
+
+
+def rank_of(save: Save) -> int:
+    """Which of two saves is kept where only one can be: what is exact before what is not, what will not come again by
+    itself before what will."""
+    if save.granularity is not Granularity.FULL:
+        return 0
+    return 2 if save.cause in ONCE_ONLY else 1
 
 
 class Worker:
@@ -44,20 +55,22 @@ class Worker:
             return int(self._saving) + int(self._waiting is not None)
 
     def submit(self, job: SaveJob) -> None:
-        """Queue a save. The one that waits, if any, is cancelled."""
+        """Queue a save. The one that waits, if any, is cancelled; if it is of a higher rank, this one is."""
         with self._changed:
-            replaced, self._waiting = self._waiting, job
+            replaced: SaveJob | None = job
+            if self._waiting is None or self._waiting.rank <= job.rank:
+                replaced, self._waiting = self._waiting, job
             self._changed.notify_all()
         if replaced is not None:
             replaced.cancel()
 
-    def cancel_waiting(self) -> bool:
-        """Take back the save that waits, so that its memory is free; False if none waits."""
+    def cancel_waiting(self, rank: int = 0) -> bool:
+        """Take back the save that waits, so that its memory is free; False if none waits, or one of a higher rank."""
         with self._changed:
+            if self._waiting is None or self._waiting.rank > rank:
+                return False
             replaced, self._waiting = self._waiting, None
             self._changed.notify_all()
-        if replaced is None:
-            return False
         replaced.cancel()
         return True
 

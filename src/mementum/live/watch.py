@@ -36,6 +36,12 @@ class Watch:
         tensors = self._seen if _same(found[0], self._seen) else tuple(found[0])
         return Glance(tensors=tensors, shape=self._shape, plain=found[1])
 
+    def stays(self) -> bool:
+        """Whether what was peeked at is still all that there is, of what a copy depends on. The loop has gone on: modes
+        and what gradients reach may be others by now. What gradients reach is looked at again at the next peek."""
+        found = self._kind.again(late=True)
+        return found is not None and _facts(found[0]) == self._facts
+
     def peek(self) -> Glance | None:
         """The same in a third of the time, by what is no part of the structure (numbers, modes), and by which tensors
         it has and where they lie. The rest must be looked at before their memory is read; None: only `look` tells."""
@@ -95,7 +101,7 @@ class _Modules:
             values += [tensor for name, tensor in buffers.items() if name not in passing]
         return values
 
-    def again(self) -> tuple[list[torch.Tensor], Any] | None:
+    def again(self, *, late: bool = False) -> tuple[list[torch.Tensor], Any] | None:
         if any(self._hooks) or self._passing != self._passed or any(map(has_own_reading, self._held)):
             return None
         same = (
@@ -104,7 +110,8 @@ class _Modules:
             and _same(self._all("_modules"), self._children)
             and _same(list(chain.from_iterable(map(dict.values, self._children))), self._kids)
         )
-        if not same or self._now() != self._seen:
+        now = self._now()
+        if not same or now[1:] != self._seen[1:] or (now[0] != self._seen[0] and not late):
             return None
         tensors: list[torch.Tensor] = []
         for parameters, buffers, passing in self._picks:
@@ -146,11 +153,17 @@ class _Optimizer:
         self._values = list(values)
         self._all_tensors = all(isinstance(value, torch.Tensor) for value in self._values)
         self._ordered_entries = [entry for _, entry in self._ordered]
+        self._toggled = False  # whether gradients reach others of its parameters than they did
 
     def peek(self) -> tuple[Any] | None:
         """Its hyper-parameters, if it has the same state in the same dicts. Where that has numbers in it, which change
         at every step, a look is needed."""
-        if not self._all_tensors or self._optimizer.state is not self._state or len(self._state) != len(self._owners):
+        if (
+            self._toggled
+            or not self._all_tensors
+            or self._optimizer.state is not self._state
+            or len(self._state) != len(self._owners)
+        ):
             return None
         if list(map(tuple, self._optimizer.param_groups)) != self._hyper:
             return None
@@ -165,14 +178,18 @@ class _Optimizer:
         ]
         return hyper if all(map(is_plain, chain.from_iterable(map(dict.values, hyper)))) else None
 
-    def again(self) -> tuple[list[torch.Tensor], Any] | None:
+    def again(self, *, late: bool = False) -> tuple[list[torch.Tensor], Any] | None:
         optimizer = self._optimizer
         if optimizer.state is not self._state or any(getattr(optimizer, hooks, None) for hooks in OPTIMIZER_HOOKS):
             return None
         if not (_same(list(self._state), self._owners) and _same(list(self._state.values()), self._entries)):
             return None
         groups = optimizer.param_groups
-        if [tuple(group) for group in groups] != self._hyper or self._now() != self._groups:
+        if [tuple(group) for group in groups] != self._hyper:
+            return None
+        now = self._now()
+        self._toggled = now != self._groups
+        if self._toggled and not (late and [ids for ids, _ in now] == [ids for ids, _ in self._groups]):
             return None
         if list(map(tuple, self._entries)) != self._keys:
             return None
@@ -199,7 +216,7 @@ class _Optimizer:
                     return None
         return tensors, (hyper, plain)
 
-    def _now(self) -> list[object]:
+    def _now(self) -> list[tuple[list[int], list[bool]]]:
         return [
             ([id(one) for one in group["params"]], [one.requires_grad for one in group["params"]])
             for group in self._optimizer.param_groups

@@ -1,4 +1,4 @@
-"""What saves may still take of each budget: lost time, bytes and money of a day, network, memory of the host."""
+"""What saves may still take of each budget: lost time, bytes and money of a day, network."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ HELD_S = 3600.0  # lost time that was not taken for an hour is not kept for late
 NETWORK_HELD_S = 60.0  # the same for the network, where a minute at full speed is what others notice
 DAY_S = 86400.0
 PARTS = 144  # of a day, by which spent bytes are counted: each is forgotten up to ten minutes late, never early
+ALARM, TOLERANCE = "alarm", "tolerance"  # causes of saves that are counted apart
 GB = 1e9  # bytes, as object stores put it on their bills
 
 
@@ -30,7 +31,6 @@ class Budget:
     lost_share: float = LOST_SHARE
     bytes_a_day: Mapping[Reach, float] = field(default_factory=dict)
     network_bytes_per_s: float | None = None
-    memory: float | None = None
     money_a_day: float | None = None
     prices: Mapping[Reach, float] = field(default_factory=dict)
 
@@ -59,25 +59,32 @@ class Budgets:
         if budget.money_a_day is not None:
             self._days["money"] = _Day(budget.money_a_day)
 
-    def spent(self, at_s: float, cost: SaveCost, *, alarm: bool = False) -> None:
+    def spent(self, at_s: float, cost: SaveCost, *, cause: str = "interval") -> None:
         """A save of `cost.reach` is made now, and takes what `cost` says."""
         self._pass(at_s)
-        self._charge(at_s, cost.reach, cost.lost_s, cost.size, alarm=alarm)
+        self._charge(at_s, cost.reach, cost.lost_s, cost.size, cause)
 
-    def corrected(self, at_s: float, cost: SaveCost, *, lost_s: float, written: int, alarm: bool = False) -> None:
+    def corrected(self, at_s: float, cost: SaveCost, *, lost_s: float, written: int, cause: str = "interval") -> None:
         """What such a save really took is known; `cost` is what was charged. What it took less is given back to lost
         time and network; of a day's bytes and money, only what it took more is charged."""
         self._pass(at_s)
-        self._charge(at_s, cost.reach, lost_s - cost.lost_s, written - cost.size, alarm=alarm)
+        self._charge(at_s, cost.reach, lost_s - cost.lost_s, written - cost.size, cause)
 
-    def allowances(self, at_s: float, costs: Sequence[SaveCost], *, memory_used: float = 0.0) -> tuple[Allowance, ...]:
-        """For a save of each reach in `costs`. `memory_used`: bytes of the host's memory that snapshots hold now."""
+    def written_before(self, written: Sequence[tuple[float, Reach, float]]) -> None:
+        """What earlier attempts have written: when, in seconds since 1970, for which reach, and bytes. Told before
+        `apply`, which knows of what it counted also for what it was."""
+        for now_s, reach, size in sorted(written):
+            for name, per_byte in self._taken(reach):
+                self._days[name].take(now_s, size * per_byte, "interval")
+
+    def allowances(self, at_s: float, costs: Sequence[SaveCost]) -> tuple[Allowance, ...]:
+        """For a save of each reach in `costs`."""
         self._pass(at_s)
         for cost in costs:
             self._lost.hold(cost.lost_s)
             if self._network is not None and cost.reach is Reach.MACHINE:
                 self._network.hold(cost.size)
-        return tuple(allowance for cost in costs for allowance in self._of(at_s, cost, memory_used))
+        return tuple(allowance for cost in costs for allowance in self._of(at_s, cost))
 
     def state(self) -> dict[str, Any]:
         """For a later attempt, as plain numbers, lists and names."""
@@ -98,12 +105,13 @@ class Budgets:
         if self._network is not None:
             self._network.fill(at_s)
 
-    def _charge(self, at_s: float, reach: Reach, lost_s: float, size: float, *, alarm: bool) -> None:
+    def _charge(self, at_s: float, reach: Reach, lost_s: float, size: float, cause: str) -> None:
+        alarm = cause == ALARM
         self._lost.take(lost_s, alarm=alarm)
         if self._network is not None and reach is Reach.MACHINE:
             self._network.take(size, alarm=alarm)
         for name, per_byte in self._taken(reach):
-            self._days[name].take(self._began_s + at_s, size * per_byte, alarm=alarm)
+            self._days[name].take(self._began_s + at_s, size * per_byte, cause)
 
     def _taken(self, reach: Reach) -> list[tuple[str, float]]:
         """The days' budgets that a save takes from, and how much of each for a byte. What is sent to an object store
@@ -113,12 +121,14 @@ class Budgets:
         taken.append(("money", sum(self._budget.prices.get(tier, 0.0) for tier in tiers) / GB))
         return [(name, per_byte) for name, per_byte in taken if name in self._days]
 
-    def _of(self, at_s: float, cost: SaveCost, memory_used: float) -> list[Allowance]:
+    def _of(self, at_s: float, cost: SaveCost) -> list[Allowance]:
         reach, size = cost.reach, cost.size
         found = [self._lost.allowance("lost time", "s", reach, cost.lost_s)]
         for name, per_byte in self._taken(reach):
             day = self._days[name]
-            left, for_alarms = day.left(self._began_s + at_s)
+            left, for_alarms, others = day.left(self._began_s + at_s)
+            if not size * per_byte:
+                continue  # such a save takes nothing of it, however much is overdrawn
             found.append(
                 Allowance(
                     name="money" if name == "money" else "bytes a day",
@@ -128,16 +138,11 @@ class Budgets:
                     limit=day.limit,
                     per_save=size * per_byte,
                     for_alarms=for_alarms,
+                    others=others,
                 )
             )
         if self._network is not None and reach is Reach.MACHINE:
             found.append(self._network.allowance("network", "bytes", reach, size))
-        if self._budget.memory is not None:
-            limit, left = self._budget.memory, self._budget.memory - memory_used
-            memory = Allowance(
-                name="memory", reach=reach, unit="bytes", left=left, limit=limit, per_save=cost.memory, for_alarms=left
-            )
-            found.append(memory)
         return found
 
 
@@ -181,29 +186,34 @@ class _Day:
 
     def __init__(self, limit: float) -> None:
         self.limit = limit
-        self._parts: list[list[float]] = []  # first and newest wall time, amount, that of it for alarms
+        # First and newest wall time; the amount, what of it was for alarms, and what was not for the tolerance.
+        self._parts: list[list[float]] = []
 
-    def take(self, now_s: float, amount: float, *, alarm: bool) -> None:
+    def take(self, now_s: float, amount: float, cause: str) -> None:
         if amount <= 0:
             return
         if self._parts:
             now_s = max(now_s, self._parts[-1][1])  # a wall clock may be set back
         if not self._parts or now_s - self._parts[-1][0] >= DAY_S / PARTS:
-            self._parts.append([now_s, now_s, 0.0, 0.0])
+            self._parts.append([now_s, now_s, 0.0, 0.0, 0.0])
         part = self._parts[-1]
         part[1] = now_s
         part[2] += amount
-        part[3] += amount if alarm else 0.0
+        part[3] += amount if cause == ALARM else 0.0
+        part[4] += amount if cause != TOLERANCE else 0.0
 
-    def left(self, now_s: float) -> tuple[float, float]:
-        """For any save, and for one that an alarm asks for."""
+    def left(self, now_s: float) -> tuple[float, float, float]:
+        """For any save, and for one that an alarm asks for; and what all but the tolerance's have taken."""
         self._parts = [part for part in self._parts if now_s - part[1] < DAY_S]
         left = self.limit - math.fsum(part[2] for part in self._parts)
         for_alarms = ALARM_SHARE * self.limit - math.fsum(part[3] for part in self._parts)
-        return left, min(left, for_alarms)
+        return left, min(left, for_alarms), math.fsum(part[4] for part in self._parts)
 
     def state(self) -> list[list[float]]:
         return [list(part) for part in self._parts]
 
     def apply(self, state: Sequence[Sequence[float]]) -> None:
-        self._parts = sorted([*self._parts, *(list(map(float, part)) for part in state)])
+        """Take up what was counted up to some moment; what is known of the time after it stays."""
+        counted = [[*map(float, part)] for part in state]
+        until_s = max((part[1] for part in counted), default=-math.inf)
+        self._parts = sorted([*counted, *(part for part in self._parts if part[0] > until_s)])

@@ -39,27 +39,6 @@ class SaveCost:
     measured: int
 
 
-def plan(
-    size: int, *, copy_bytes_per_s: float, write_bytes_per_s: float, send_bytes_per_s: float | None = None
-) -> dict[Reach, Planned]:
-    """From the bytes of a state and the speeds at which it is copied in memory, written to the ssd, and sent to an
-    object store (None: there is none). The copy is taken to stop the training, the writing to slow it."""
-    copy_s = size / copy_bytes_per_s
-    write_s = copy_s + size / write_bytes_per_s
-    plans = {
-        Reach.PROCESS: Planned(lost_s=copy_s, snapshot_s=copy_s, durable_s=copy_s, size=0, memory=size),
-        Reach.REBOOT: _beside(copy_s, write_s, size),
-    }
-    if send_bytes_per_s is not None:
-        plans[Reach.MACHINE] = _beside(copy_s, write_s + size / send_bytes_per_s, size)
-    return plans
-
-
-def _beside(copy_s: float, durable_s: float, size: int) -> Planned:
-    lost_s = _lost(copy_s, copy_s, durable_s)
-    return Planned(lost_s=lost_s, snapshot_s=copy_s, durable_s=durable_s, size=size, memory=size)
-
-
 class Costs:
     """Medians of the newest measured saves, for each reach apart: a snapshot that stays in memory costs less than one
     that is written. A reach of which no save was measured costs what was planned."""
@@ -85,7 +64,7 @@ class Costs:
         numbers = (blocked_s, snapshot_s, durable_s, written, 0.0 if lost_s is None else lost_s)
         if not all(map(math.isfinite, numbers)) or min(numbers[:4]) < 0 or reach not in self._measured:
             return
-        lost = _lost(blocked_s, snapshot_s, durable_s) if lost_s is None else max(blocked_s, lost_s)
+        lost = lost_of(lost_s, blocked_s, snapshot_s, durable_s)
         memory = self._planned[reach].memory
         save = Planned(lost_s=lost, snapshot_s=snapshot_s, durable_s=durable_s, size=written, memory=memory)
         self._measured[reach].append(save)
@@ -111,5 +90,9 @@ class Costs:
         return self._every
 
 
-def _lost(blocked_s: float, snapshot_s: float, durable_s: float) -> float:
+def lost_of(lost_s: float | None, blocked_s: float, snapshot_s: float, durable_s: float) -> float:
+    """Seconds that a save has cost the training: as measured, where it was, else the time blocked and a part of the
+    writing beside the training. It is at least the time blocked: less is noise of the steps it was compared with."""
+    if lost_s is not None:
+        return max(blocked_s, lost_s)
     return blocked_s + SLOWED_PART * max(0.0, durable_s - snapshot_s)

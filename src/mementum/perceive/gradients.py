@@ -45,6 +45,8 @@ class Gradients:
     loss scale is divided out where the optimizer has it (fused ones under GradScaler); else gradients count as they
     stand, and then only ratios mean anything. `names`: of layers, by `id` of the parameter; several may share one.
 
+    Only every `every`th step of each optimizer is looked at.
+
     Whatever cannot be read ends the reading for good, told once; training goes on."""
 
     def __init__(
@@ -53,10 +55,12 @@ class Gradients:
         names: Mapping[int, str],
         *,
         full_every: int = FULL_EVERY,
+        every: int = 1,
         clock: Clock | None = None,
         tell: Callable[[str], None] = lambda text: None,
     ) -> None:
         assert full_every >= 1
+        self._every, self._steps = every, dict.fromkeys(map(id, optimizers.values()), 0)
         self._steppings = {
             id(optimizer): Stepping(name, optimizer, names, full_every=full_every)
             for name, optimizer in optimizers.items()
@@ -118,6 +122,9 @@ class Gradients:
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         stepping = self._steppings.get(id(optimizer))
         if stepping is None or self._blind or os.getpid() != self._pid or torch.compiler.is_compiling():
+            return
+        self._steps[id(optimizer)] += 1
+        if self._steps[id(optimizer)] % self._every:
             return
         thrift = self._thrift.get(id(optimizer))
         if thrift is not None and not thrift.begin():

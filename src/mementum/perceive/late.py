@@ -35,7 +35,6 @@ class Late(Generic[K]):
         self._pending: deque[tuple[K, list[_Coming | tuple[float, ...]]]] = deque()
         self._pending_max = pending_max
         self._free: dict[tuple[int, torch.dtype], list[torch.Tensor]] = {}  # pinning memory takes long: it is kept
-        self.dropped = 0  # because too many were pending
 
     def __len__(self) -> int:
         return len(self._pending)
@@ -44,7 +43,6 @@ class Late(Generic[K]):
         """Take the values of one tensor or of several, of any shape and real dtype, on any devices. False: dropped,
         because `pending_max` others have not come yet."""
         if len(self._pending) >= self._pending_max:
-            self.dropped += 1
             return False
         tensors = (parts,) if isinstance(parts, torch.Tensor) else parts
         self._pending.append((key, [self._begin(tensor.detach()) for tensor in tensors]))

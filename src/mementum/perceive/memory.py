@@ -12,7 +12,7 @@ from typing import Any
 from mementum.cgroup import COUNTED, Limit, Read, group_limit, host_limit, places, process_limit
 from mementum.clock import Clock
 from mementum.perceive.forecast import Forecast
-from mementum.perceive.nvml import DeviceMemory, Nvml
+from mementum.perceive.nvml import DeviceMemory, GpuHealth, Nvml
 from mementum.records import record
 
 EVERY = 5  # steps from look to look
@@ -95,6 +95,13 @@ class Memory:
         self._reading = self._read(step, found)
         return self._reading
 
+    def ailing(self) -> tuple[float, str]:
+        """How many times likelier the loss of a device is than usual, by what its driver says of it, and what that is:
+        of the worst of them. (1.0, "") where nothing is wrong, or nobody can tell. May take a millisecond a device."""
+        found = [device.health() for device in self._devices.values()]
+        worst = max(found, key=lambda one: one.factor, default=None)
+        return (1.0, "") if worst is None else (worst.factor, worst.text)
+
     def close(self) -> None:
         self._files.close()
         self._nvml.close()
@@ -171,6 +178,9 @@ class _Device:
             return whole
         own = Limit(name=f"this process's part of device {self._index}", size=int(part * self._size), used=needed)
         return max(whole, own, key=lambda limit: limit.used / limit.size if limit.size else math.inf)
+
+    def health(self) -> GpuHealth:
+        return self._nvml.health(self._uuid) if self._uuid else GpuHealth()
 
     def _used_by_others(self, reserved: int) -> int:
         """By other processes, and by what of ours no allocator counts: the driver's context and libraries."""

@@ -17,6 +17,7 @@ Handler = Callable[[int, FrameType | None], Any]
 Disposition = Handler | int | None  # as signal.getsignal() gives it: None was not set from Python
 
 SIGNALS: Mapping[int, bool] = MappingProxyType({signal.SIGTERM: True, signal.SIGUSR1: False})  # whether it stops
+SAME_S = 2.0  # a person who means it a second time has seen by then that nothing has happened
 GIVE_IN_S = 120.0  # a step rarely lasts longer, and schedulers that wait longer before they kill are rare too
 
 
@@ -66,7 +67,8 @@ class Notices:
     - where the signal was ignored it only becomes a notice;
     - a handler that was not set from Python stays, and we take no notice of that signal.
 
-    A second signal of a kind, while the first is pending, gives in at once: whoever kills twice means it. If no
+    A second signal of a kind, while the first is pending and older than `same_s`, gives in at once: whoever kills twice
+    means it. One that comes sooner is the same once more, by way of a launcher. If no
     boundary is reached within `give_in_s` seconds, the signal is sent again, which is such a second one. That needs a
     main thread that still runs Python: one that hangs inside a single call of C runs no handler, ours or another's.
 
@@ -81,10 +83,11 @@ class Notices:
         tell: Callable[[str], None],
         signals: Mapping[int, bool] = SIGNALS,
         give_in_s: float = GIVE_IN_S,
+        same_s: float = SAME_S,
     ) -> None:
         self._clock, self._tell = clock, tell
         self._signals = dict(signals)
-        self._give_in_s = give_in_s
+        self._give_in_s, self._same_s = give_in_s, same_s
         self._heard: dict[int, _Heard] = {}  # filled by install() only: a handler must not resize what others walk
         self._handler: Handler = self._note  # one object, by which we know our own handler again
         self._pid = os.getpid()
@@ -168,7 +171,10 @@ class Notices:
             if arrival.has_effect:
                 self._bell.put(None)
         elif arrival.has_effect:
-            self._give_in(number, heard, arrival)
+            # Launchers forward a signal that the whole group was sent already: that is the same one.
+            again = arrival.sent_again or self._clock.monotonic() - arrival.at_s >= self._same_s
+            if again:
+                self._give_in(number, heard, arrival)
         else:
             arrival.at_s = self._clock.monotonic()
             _call(heard.previous, number, frame)

@@ -9,9 +9,10 @@ from math import isfinite
 from typing import Any, Literal
 
 from mementum.clock import Clock
+from mementum.perceive.ailing import Ailing
 from mementum.perceive.alarms import Detectors
 from mementum.perceive.budgets import Budgets
-from mementum.perceive.costs import Costs, SaveCost
+from mementum.perceive.costs import Costs, SaveCost, lost_of
 from mementum.perceive.deadlines import Deadlines
 from mementum.perceive.exactness import SinceExact
 from mementum.perceive.exposure import Exposure
@@ -31,6 +32,7 @@ IN_VAIN_MAX = 3  # snapshots in memory in a row of which nothing came: there is 
 FOR_SOMEBODY = ("notice", "asked")  # causes of saves that somebody waits for
 UNSEEN: tuple[None, tuple[Alarm, ...], tuple[float, bool]] = (None, (), (0.0, False))  # neither vital signs nor risk
 RATES_S = 1.0  # between two looks at the rates of failures: they change within hours, and are 20 logarithms
+LATE_MAX = 64  # metrics that came late between two steps
 NAMES_MAX = 256  # of metrics whose newest and best are remembered: more are made of something that changes
 
 
@@ -79,7 +81,7 @@ class _Saving:
     taken_s: float | None
     clock_s: float
     charged: SaveCost
-    alarm: bool
+    cause: str
     answers: frozenset[str]  # sources of the notices before it, until it is durable
 
 
@@ -96,13 +98,16 @@ class Perception:
         self._in_vain = 0
         self._rates: dict[Reach, float] = {}
         self._rated_s = -RATES_S
+        self._ailing = None if senses.memory is None else Ailing(senses.memory, senses.hazards)
         self._risk = Risk()
-        self._late: Late[int] = Late()
+        self._risky = 0.0
+        self._late: Late[tuple[str, ...]] = Late()
         self._saving: dict[str, _Saving] = {}
         self._ended: deque[tuple[str, bool]] = deque()
         self._measured: deque[tuple[str, Mapping[str, Any]]] = deque()
         self._newest: dict[str, float] = {}
         self._best: dict[str, float] = {}
+        self._late_metrics: deque[dict[str, Any]] = deque(maxlen=LATE_MAX)
         self._evaluated: float | None = None
 
     @property
@@ -114,9 +119,12 @@ class Perception:
         """The situation after a step. `plainly`: without vital signs and alarms, where to look at them has failed."""
         self.take_in()
         at_s, senses = self.at_s, self._senses
-        step_s = senses.times.tick()
-        best = dict(self._best)
-        self._note_metrics(told.metrics)
+        best, step_s = dict(self._best), None
+        if not plainly:  # else it was counted before the look failed
+            step_s = senses.times.tick()
+            self._note_metrics(told.metrics)
+            while self._late_metrics:
+                self._note_metrics(self._late_metrics.popleft())
         costs = self._offered()
         rates = self._rates_of(at_s, costs)
         seen = UNSEEN if plainly else self._look_at(told, at_s, step_s, sum(rates.values()))
@@ -159,11 +167,15 @@ class Perception:
 
     def evaluated(self, values: Mapping[str, Any]) -> None:
         """Metrics that came late: of an evaluation, say. They count at the next step."""
-        self._note_metrics(values)
+        self._late_metrics.append(dict(values))
+
+    def not_taken(self, save: Save) -> None:
+        """There was no memory for a save."""
+        self._count(save.reach, durable=False)
 
     def taken(self, id: str, save: Save) -> None:
         """A save has begun, and its state is that of now."""
-        at_s, alarm = self.at_s, save.cause == "alarm"
+        at_s = self.at_s
         charged = max(
             (one for one in self._offered() if one.reach <= save.reach), key=lambda one: one.reach, default=None
         )
@@ -171,13 +183,15 @@ class Perception:
             return
         reach, exact = charged.reach, save.granularity is Granularity.FULL
         self._exact.taken(id, save, at_s)
-        self._senses.budgets.spent(at_s, charged, alarm=alarm)
+        if not exact:  # it writes a part of it, which is charged once it is known
+            charged = replace(charged, size=0)
+        self._senses.budgets.spent(at_s, charged, cause=save.cause)
         self._saving[id] = _Saving(
             reach=reach,
             taken_s=self._exposure.begun(reach) if exact else None,
             clock_s=self._clock.monotonic(),
             charged=charged,
-            alarm=alarm,
+            cause=save.cause,
             answers=self._answers(save),
         )
 
@@ -255,13 +269,14 @@ class Perception:
                 continue
             if saving.taken_s is not None:  # a lighter save says little of what a whole one costs
                 self._senses.costs.told(saving.reach, **cost)
-            lost_s = cost["blocked_s"] if cost["lost_s"] is None else max(cost["lost_s"], cost["blocked_s"])
+            lost_s = lost_of(cost["lost_s"], cost["blocked_s"], cost["snapshot_s"], cost["durable_s"])
             self._senses.budgets.corrected(
-                self.at_s, saving.charged, lost_s=lost_s, written=cost["written"], alarm=saving.alarm
+                self.at_s, saving.charged, lost_s=lost_s, written=cost["written"], cause=saving.cause
             )
 
     def _rates_of(self, at_s: float, costs: tuple[SaveCost, ...]) -> Mapping[Reach, float]:
-        if at_s - self._rated_s >= RATES_S or len(self._rates) != len(costs):
+        ailing = self._ailing is not None and self._ailing.look(at_s)
+        if ailing or at_s - self._rated_s >= RATES_S or len(self._rates) != len(costs):
             self._rates = self._senses.hazards.rates(at_s, tuple(cost.reach for cost in costs))
             self._rated_s = at_s
         return self._rates
@@ -295,11 +310,11 @@ class Perception:
         self, told: Told, at_s: float, step_s: float | None, rate: float
     ) -> tuple[Vitals | None, tuple[Alarm, ...], tuple[float, bool]]:
         senses = self._senses
-        evaluated, self._evaluated = self._evaluated, None
+        memory = senses.memory.look(told.step) if senses.memory is not None else None  # which has a pace of its own
         if senses.signs is None or told.step % senses.every:
-            return None, (), (0.0, False)
+            return None, (), (self._risky, False)
+        evaluated, self._evaluated = self._evaluated, None
         loss, norm = self._arrived(told)
-        memory = senses.memory.look(told.step) if senses.memory is not None else None
         vitals = senses.signs.observe(
             told.step,
             at_s=at_s,
@@ -313,22 +328,26 @@ class Perception:
         )
         alarms: tuple[Alarm, ...] = ()
         if senses.detectors is not None:
-            save_s = min((cost.durable_s for cost in self._offered()), default=None)
-            alarms = senses.detectors.look(vitals, eval_loss=evaluated, save_s=save_s, rate=rate)
-        return vitals, alarms, self._risk.look(vitals, alarms)
+            # A save before memory is gone must reach the disk: what lies in memory may go too.
+            save_s = min((cost.durable_s for cost in self._offered() if cost.reach > Reach.PROCESS), default=None)
+            found = senses.detectors.look(vitals, eval_loss=evaluated, save_s=save_s, rate=rate)
+            alarms = (*found, *(self._ailing.alarms(told.step, rate) if self._ailing is not None else ()))
+        risk = self._risk.look(vitals, alarms)
+        self._risky = risk[0]
+        return vitals, alarms, risk
 
     def _arrived(self, told: Told) -> tuple[Any, Any]:
         """Loss and gradient norm of this step; where they are on a device, those of the step whose have come."""
-        loss, norm = told.metrics.get(LOSS), told.metrics.get(NORM)
-        on_device: list[Any] = [one for one in (loss, norm) if _is_on_device(one)]
+        given: dict[str, Any] = {name: told.metrics.get(name) for name in (LOSS, NORM)}
+        on_device = {name: value for name, value in given.items() if _is_on_device(value)}
         if not on_device:
-            return loss, norm
-        self._late.put(len(on_device), on_device)
-        arrived = self._late.ready()
-        if not arrived:
-            return None, None
-        values = iter(arrived[-1][1])
-        return tuple(next(values, None) if _is_on_device(one) else one for one in (loss, norm))  # type: ignore[return-value]
+            return given[LOSS], given[NORM]
+        self._late.put(tuple(on_device), [*on_device.values()])
+        arrived: dict[str, float] = {}
+        for names, values in self._late.ready():
+            arrived |= dict(zip(names, values, strict=True))
+        self._note_metrics(arrived)
+        return tuple(arrived.get(name) if name in on_device else given[name] for name in (LOSS, NORM))  # type: ignore[return-value]
 
     def _note_metrics(self, metrics: Mapping[str, Any]) -> None:
         for name, value in metrics.items():

@@ -116,7 +116,7 @@ class NonFinite:
             self._in_row = 0
             return None
         self._in_row += 1
-        in_loss = vitals.loss is None and self._loss_given
+        in_loss = not vitals.loss_finite
         patience = 1 if in_loss else self._patience
         if self._in_row < patience:
             return None

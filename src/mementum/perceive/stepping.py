@@ -181,6 +181,7 @@ class Stepping:
         self._fulls = {number: RunningMedian(CALIBRATIONS) for number in self._factors}
         self._misses = dict.fromkeys(self._factors, (0.0, 0.0))  # of the sample, of the usual norm
         self._around: dict[int, float] = {}  # the median of the last full norms
+        self._last: dict[int, float] = {}  # the last full norm: what stands for a tensor as long as it is unsure
         self._unsure = set(self._factors)  # those of which nobody knows yet whether the sample tells anything
         self._usual: dict[int, float] = {}  # of those whose sample tells less than what is usual
         self._hot: dict[int, torch.Tensor] = {}  # rows whose norm is read in the place of the sample's
@@ -198,6 +199,9 @@ class Stepping:
         for number, usual in self._usual.items():
             if norms[number] == norms[number]:
                 best[number] = usual
+        for number in self._unsure:
+            if number in self._last and norms[number] == norms[number]:
+                best[number] = self._last[number]
         if turn != self._turn:
             self._end_turn(turn, _square([norm for number, norm in enumerate(best) if number not in self._factors]))
         for number, full in fulls.items():
@@ -228,6 +232,7 @@ class Stepping:
         factor, fulls = self._factors[number], self._fulls[number]
         if not full > 0:
             return
+        self._last[number] = full
         if len(factor) and len(fulls):
             by_sample = abs(log(self._factor[number] * norm / full)) if norm > 0 else MISS_MAX
             by_usual = abs(log(fulls.median() / full))

@@ -43,10 +43,6 @@ class StepTimes:
             self._look()
         return self._newest_s
 
-    def skip(self) -> None:
-        """What runs until the next tick is no step: an evaluation, a save, a pause. It is not measured."""
-        self._last_s = self._last_event = None
-
     def median_s(self) -> float | None:
         """Median duration of the last steps in seconds; None before the first is known."""
         return self._durations.median() if len(self._durations) else None

@@ -69,6 +69,7 @@ class VitalSigns:
             step=step,
             at_s=at_s,
             finite=numbers and (reading is None or reading.finite),
+            loss_finite=given_loss is None or abs(given_loss) <= VALUE_MAX,
             loss=_finite(given_loss),
             loss_z=loss_z,
             loss_slope=slope,
