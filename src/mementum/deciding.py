@@ -266,7 +266,7 @@ class Deciding:
         if not isinstance(decision, Skip):
             decision = save_of(decision)
         if isinstance(decision, Save):
-            if self._owed is not None and decision.granularity in (Granularity.FULL, self._owed[0].granularity):
+            if self._owed is not None and _serves(decision, self._owed[0]):
                 self._owed = None
             return decision
         wanted = decision.wanted if decision is not None else None
@@ -336,6 +336,11 @@ class Deciding:
             if self._faults[what] == FAULTS_MAX:
                 self._emit(Note(text=f"{what} failed three times and is switched off"))
             return None
+
+
+def _serves(save: Save, owed: Save) -> bool:
+    """Whether a save holds all that the owed one would have held, and outlives all that it would have outlived."""
+    return save.granularity in (Granularity.FULL, owed.granularity) and save.reach >= owed.reach
 
 
 def _fields(alarm: Alarm) -> dict[str, Any]:
