@@ -91,10 +91,11 @@ def saves_table(saved: Sequence[Entry]) -> Table:
     """What the killed run saved and why, from its manifests."""
     table = Table("attempt", "step", "epoch", "why", "size", "loop stood still", title="Saved", title_justify="left")
     for manifest in (entry.manifest for entry in saved):
-        blocked_ms = 1000 * float(manifest.decision["blocked_s"])
+        blocked_s = manifest.decision.get("blocked_s")  # None of one whose process was killed before it could tell
+        stood = "–" if blocked_s is None else f"{1000 * float(blocked_s):.1f} ms"
         size = f"{manifest.size / 1e6:.1f} MB"
         numbers = (str(manifest.attempt), str(manifest.step), str(manifest.epoch))
-        table.add_row(*numbers, manifest.reason, size, f"{blocked_ms:.1f} ms")
+        table.add_row(*numbers, manifest.reason, size, stood)
     return table
 
 

@@ -17,6 +17,7 @@ from mementum.clock import SystemClock
 from mementum.events import CameToNothing, Committed, Cost, Failed, Note, SaveSkipped, SnapshotKept
 from mementum.execute import overlap
 from mementum.execute.slots import Slot
+from mementum.format import manifest as manifests
 from mementum.records import Decision, Granularity, Reach, Save, Situation
 from snapshots import TASK, WAIT_S, Made, Stuck, copied
 from trips import Told
@@ -68,6 +69,10 @@ def test_the_newest_snapshot_is_what_a_start_comes_back_from(root: Path, made: M
     assert steps_left(root, TASK)[0] == 5
     assert_comes_back(root, made, 5, "ram")
     assert steps_on_disk(root) == [2, 5]  # made durable by the start
+    for manifest in root.rglob("meta.json"):
+        decision = manifests.parse(manifest.read_bytes(), "meta.json").decision
+        assert decision["cause"] == "interval"
+        assert 0 < decision["blocked_s"] < WAIT_S
 
 
 def die_of(run: mementum.Run, way: str) -> None:

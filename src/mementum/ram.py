@@ -248,7 +248,7 @@ def describe(headed: Headed, files: Sequence[StoredFile]) -> Manifest:
         granularity=Granularity(told.save.granularity),
         health=Health.CLEAN,
         files=tuple(files),
-        decision=told.save.numbers,
+        decision={**told.save.numbers, "cause": told.save.cause},
         metrics=told.metrics,
         debug_info=told.debug_info,
         exactness=told.exactness,

@@ -256,7 +256,9 @@ class Taker:
             step=snapshot.step,
             epoch=snapshot.epoch,
             time=snapshot.time,
-            save=snapshot.save,
+            save=replace(
+                snapshot.save, numbers={**snapshot.save.numbers, "blocked_s": snapshot.stood_still_s}
+            ),  # as a manifest has it
             debug_info=snapshot.debug_info,
             metrics=snapshot.metrics,
             exactness=snapshot.exactness,

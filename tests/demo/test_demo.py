@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "demo"))  # its files are programs, not a package
 
@@ -20,7 +23,7 @@ from text import STDLIB_BYTES, Windows, read_text
 import demo
 from mementum.errors import UsageError
 from mementum.format.context import render
-from mementum.records import Granularity, Health, Manifest
+from mementum.records import Entry, Granularity, Health, Manifest
 from mementum.recover.load import Loaded
 
 TINY = "--hidden 32 --layers 1 --window 32 --batch 2"
@@ -48,6 +51,17 @@ def loaded(weight: torch.Tensor, **context: object) -> Loaded:
     )
     render(context)  # what the comparison encodes has a typed form
     return Loaded(manifest=manifest, context=context, tensors={"model": {"weight": weight}})
+
+
+def test_a_save_is_shown_whether_or_not_it_could_tell_what_it_cost() -> None:
+    manifest = loaded(torch.zeros(1)).manifest
+    told = replace(manifest, decision={"blocked_s": 0.0025})
+    shown = io.StringIO()
+    saved = [Entry(manifest=one, folder="f") for one in (manifest, told)]
+    Console(file=shown, width=120).print(demo.saves_table(saved))
+    silent, telling = (line for line in shown.getvalue().splitlines() if "0.0 MB" in line)
+    assert "–" in silent
+    assert "2.5 ms" in telling
 
 
 def test_the_standard_library_is_text() -> None:

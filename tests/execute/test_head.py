@@ -138,10 +138,17 @@ def test_a_head_that_was_cut_off_is_refused(length: int) -> None:
         parse(WHOLE[:length])
 
 
-@pytest.mark.parametrize("field", sorted(json.loads(WHOLE.partition(b"\n")[0])))
+@pytest.mark.parametrize("field", sorted(json.loads(WHOLE.partition(b"\n")[0]).keys() - {"cause"}))
 def test_every_field_is_needed(field: str) -> None:
     first, _, rest = WHOLE.partition(b"\n")
     fields = json.loads(first)
     del fields[field]
     with pytest.raises(UnknownFormat):
         parse(json.dumps(fields).encode() + b"\n" + rest)
+
+
+def test_a_head_of_before_causes_were_told_is_read() -> None:
+    first, _, rest = WHOLE.partition(b"\n")
+    fields = json.loads(first)
+    del fields["cause"]
+    assert parse(json.dumps(fields).encode() + b"\n" + rest).told.save.cause == "interval"

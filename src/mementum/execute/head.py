@@ -80,6 +80,7 @@ def render(told: Told, planned: bytes, context: bytes) -> bytes:
         "granularity": int(told.save.granularity),
         "reach": int(told.save.reach),
         "numbers": dict(told.save.numbers),
+        "cause": told.save.cause,
         "debug_info": [dict(row) for row in told.debug_info],
         "metrics": dict(told.metrics),
         "exactness": list(told.exactness),
@@ -141,6 +142,7 @@ def _told(fields: Mapping[str, Any]) -> Told:
         granularity=Granularity(fields["granularity"]),
         reach=Reach(fields["reach"]),
         numbers=fields["numbers"],
+        **({"cause": fields["cause"]} if "cause" in fields else {}),  # not in slots of an earlier version
     )
     return Told(
         task=fields["task"],
