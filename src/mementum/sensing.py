@@ -22,6 +22,7 @@ from mementum.live.optimizers import OptimizerState
 from mementum.opening import Opened
 from mementum.past import Past, past_of, written_before
 from mementum.perceive import deadlines
+from mementum.perceive.ailing import Ailing
 from mementum.perceive.alarms import Detectors
 from mementum.perceive.budgets import DAY_S, Budget, Budgets
 from mementum.perceive.costs import Costs, Planned
@@ -68,6 +69,8 @@ def watchers(
     hazards = Hazards(nodes=settings.nodes, history=past.ended)
     notices = _notices(settings, clock, tell)
     times = StepTimes(clock, device=_device(components))
+    parts = _vital_parts(settings, components, past, clock, tell)
+    tells = settings.alarms is not None and Trouble.HARDWARE in settings.alarms.which
     senses = Senses(
         costs=costs,
         hazards=hazards,
@@ -78,7 +81,8 @@ def watchers(
         lr=_lr_of(components),
         best=_best(settings),
         loss_window=_loss_window(settings),
-        **_vital_parts(settings, components, past, clock, tell),
+        ailing=Ailing(parts["memory"], hazards, tells=tells) if "memory" in parts else None,
+        **parts,
     )
     hang = None
     if settings.alarms is not None and Trouble.HANG in settings.alarms.which:

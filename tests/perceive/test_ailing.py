@@ -47,3 +47,11 @@ def test_an_ailing_device_makes_failures_likelier_and_is_told_once() -> None:
     assert hazards.rate(Reach.REBOOT, 0.0) == pytest.approx(healthy)
     assert ailing.alarms(5, healthy) == ()
     assert says.asked == 4
+
+
+def test_who_does_not_want_to_hear_of_it_is_still_saved_more_often() -> None:
+    says, hazards = Says(), Hazards()
+    ailing = Ailing(says, hazards, tells=False)  # type: ignore[arg-type]
+    says.now = (20.0, "3 uncorrected memory errors")
+    assert ailing.look(0.0) is True
+    assert ailing.alarms(1, hazards.rate(Reach.REBOOT, 0.0)) == ()

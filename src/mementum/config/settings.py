@@ -190,7 +190,7 @@ class Alarms(Section):
     """Which troubles are watched, and from where on."""
 
     which: tuple[Watched, ...] = tuple(Trouble)
-    """The troubles that are told. Nothing finds `hardware` yet."""
+    """The troubles that are told."""
     thresholds: Thresholds = Thresholds()
 
 

@@ -14,10 +14,10 @@ HORIZON_S = 3600.0  # for which an alarm speaks; assumed, since no source says w
 
 class Ailing:
     """Asks now and then. While something is wrong with a device, failures are likelier by its factor; each thing that
-    is new is told by one alarm."""
+    is new is told by one alarm, if it `tells`."""
 
-    def __init__(self, memory: Memory, hazards: Hazards) -> None:
-        self._memory, self._hazards = memory, hazards
+    def __init__(self, memory: Memory, hazards: Hazards, *, tells: bool = True) -> None:
+        self._memory, self._hazards, self._tells = memory, hazards, tells
         self._looked_s: float | None = None
         self._factor, self._text, self._told = 1.0, "", ""
 
@@ -36,7 +36,7 @@ class Ailing:
     def alarms(self, step: int, rate: float) -> tuple[Alarm, ...]:
         """What has not been told yet. `rate`: of all failures a second, with the factor in it."""
         told, self._told = self._told, self._text
-        if not self._text or self._text == told:
+        if not self._tells or not self._text or self._text == told:
             return ()
         more = rate * (1.0 - 1.0 / self._factor) if self._factor > 1.0 else 0.0
         return (

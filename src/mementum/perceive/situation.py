@@ -63,6 +63,7 @@ class Senses:
     gradients: Gradients | None = None
     detectors: Detectors | None = None
     memory: Memory | None = None
+    ailing: Ailing | None = None
     times: StepTimes
     notices: Notices | None = None
     deadlines: Deadlines | None = None
@@ -98,7 +99,6 @@ class Perception:
         self._in_vain = 0
         self._rates: dict[Reach, float] = {}
         self._rated_s = -RATES_S
-        self._ailing = None if senses.memory is None else Ailing(senses.memory, senses.hazards)
         self._risk = Risk()
         self._risky = 0.0
         self._late: Late[tuple[str, ...]] = Late()
@@ -127,8 +127,7 @@ class Perception:
                 self._note_metrics(self._late_metrics.popleft())
         costs = self._offered()
         rates = self._rates_of(at_s, costs)
-        seen = UNSEEN if plainly else self._look_at(told, at_s, step_s, sum(rates.values()))
-        vitals, alarms, risk = seen
+        vitals, alarms, risk = UNSEEN if plainly else self._look_at(told, at_s, step_s, sum(rates.values()))
         self._exposure.advance(at_s, told.step, rates)
         return Situation(
             step=told.step,
@@ -275,8 +274,9 @@ class Perception:
             )
 
     def _rates_of(self, at_s: float, costs: tuple[SaveCost, ...]) -> Mapping[Reach, float]:
-        ailing = self._ailing is not None and self._ailing.look(at_s)
-        if ailing or at_s - self._rated_s >= RATES_S or len(self._rates) != len(costs):
+        ailing = self._senses.ailing
+        changed = ailing is not None and ailing.look(at_s)
+        if changed or at_s - self._rated_s >= RATES_S or len(self._rates) != len(costs):
             self._rates = self._senses.hazards.rates(at_s, tuple(cost.reach for cost in costs))
             self._rated_s = at_s
         return self._rates
@@ -331,13 +331,13 @@ class Perception:
             # A save before memory is gone must reach the disk: what lies in memory may go too.
             save_s = min((cost.durable_s for cost in self._offered() if cost.reach > Reach.PROCESS), default=None)
             found = senses.detectors.look(vitals, eval_loss=evaluated, save_s=save_s, rate=rate)
-            alarms = (*found, *(self._ailing.alarms(told.step, rate) if self._ailing is not None else ()))
+            alarms = (*found, *(senses.ailing.alarms(told.step, rate) if senses.ailing is not None else ()))
         risk = self._risk.look(vitals, alarms)
         self._risky = risk[0]
         return vitals, alarms, risk
 
     def _arrived(self, told: Told) -> tuple[Any, Any]:
-        """Loss and gradient norm of this step; where they are on a device, those of the step whose have come."""
+        """Loss and gradient norm of this step; where they are on a device, those that have come."""
         given: dict[str, Any] = {name: told.metrics.get(name) for name in (LOSS, NORM)}
         on_device = {name: value for name, value in given.items() if _is_on_device(value)}
         if not on_device:
