@@ -82,8 +82,10 @@ def _tensors(loaded: Loaded) -> dict[str, torch.Tensor]:
 
 
 def _values(context: Mapping[str, object]) -> dict[str, bytes]:
-    """Every value of a context by its path, as the bytes that it is stored in."""
-    return {path: typed_json.dumps(value) for path, value in leaves(dict(context), "context")}
+    """Every value of a context by its path, as the bytes that it is stored in. What was remembered of vital signs is
+    left out: how long steps took is no part of the training."""
+    training = {name: value for name, value in context.items() if name != "perceived"}
+    return {path: typed_json.dumps(value) for path, value in leaves(training, "context")}
 
 
 def _ignore(event: Event) -> None:

@@ -198,7 +198,6 @@ def test_a_trainer_that_ends_before_its_kill_is_told(tmp_path: Path, monkeypatch
         kills.end_by(kill, trainer, tmp_path / "root", progress=lambda step: None)
 
 
-@pytest.mark.soak  # three processes that import torch and transformers; `make demo` is the same, larger
 def test_a_small_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
     with pytest.raises(SystemExit) as ended:
@@ -208,7 +207,11 @@ def test_a_small_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert ended.value.code == 0
     assert "seed 3" in printed
     assert (out / "loss.png").read_bytes().startswith(b"\x89PNG")
-    assert len(compare.checkpoints(out / "killed", demo.TASK)) >= 6
+    # Steps of milliseconds: of the six saves, those that the disk is behind with give way to newer ones.
+    steps = [entry.manifest.step for entry in compare.checkpoints(out / "killed", demo.TASK)]
+    assert steps[-1] == 60
+    assert set(steps) < {10, 20, 30, 40, 50, 60} or len(steps) == 6
+    assert len(steps) >= 2
 
 
 def test_more_kills_than_fit_end_the_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
