@@ -105,6 +105,20 @@ class Alarm:
 
 
 @record
+class Diagnosis:
+    """What the vital signs so far say of the state after a step. `onset`: the first step whose state is not trusted any
+    more, as far as it can be told; states before it are. None, and `why` empty, while all is clean."""
+
+    health: Health = Health.CLEAN
+    onset: int | None = None
+    seen: int | None = None  # the step at which the trouble was noticed
+    why: str = ""
+    calm: int = 0  # steps in a row that were as before the onset
+    hold: int = 0  # so many of them end the trouble
+    episode: int = 0  # how many troubles there have been so far, this one included
+
+
+@record
 class Notice:
     """Somebody said that the process will be stopped, or wants a save. `left_s`: seconds until then, None if unknown.
     `stops`: whether the process will end; a mere wish for a save does not end it."""
@@ -164,6 +178,7 @@ class Situation:
     notices: tuple[Notice, ...] = ()  # those that no save has answered yet, the most urgent first
     vitals: Vitals | None = None
     alarms: tuple[Alarm, ...] = ()  # raised at this step
+    diagnosis: Diagnosis | None = None  # None: nobody looks
     standings: tuple[Standing, ...] = ()  # by reach
     allowances: tuple[Allowance, ...] = ()
     loss_std: float | None = None  # of the newest losses, as many as the window policy asks for
@@ -295,6 +310,14 @@ class Entry:
     metrics: Mapping[str, float] = field(default_factory=dict)
     damaged: str | None = None
     verified: str | None = None
+    judged: Health | None = None  # what became known of its health after it was saved
+    judged_why: str | None = None
+    pinned: str | None = None  # why it must stay
+
+    @property
+    def health(self) -> Health:
+        """As far as it is known by now."""
+        return self.manifest.health if self.judged is None else self.judged
 
     @property
     def order(self) -> tuple[int, int, str]:

@@ -80,6 +80,25 @@ def test_the_newest_that_waits_wins_and_the_others_are_cancelled_once(worker: Wo
     assert worker.saves_in_flight == 0
 
 
+def test_a_save_that_nothing_was_in_flight_before_is_in_flight_even_while_a_fact_is_written(
+    worker: Worker, told: Told
+) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def fact() -> None:
+        begun.set()
+        assert go_on.wait(LONG_S)
+
+    assert worker.submit_fact(fact)
+    assert begun.wait(LONG_S)
+    for name in "abc":
+        worker.submit(told.job(name))
+    assert worker.saves_in_flight == 2
+    go_on.set()
+    assert worker.drain(LONG_S)
+    assert told.done == ["b cancelled", "a", "c"]
+
+
 def test_the_one_in_flight_is_never_cancelled(worker: Worker, told: Told) -> None:
     gate = Gate(worker)
     assert worker.saves_in_flight == 1
@@ -144,34 +163,6 @@ def test_a_drain_gives_up_after_its_time(worker: Worker) -> None:
     gate.open()
     assert worker.drain(LONG_S)
     assert worker.drain(0.0)
-
-
-def test_a_drain_ends_when_what_it_waits_for_is_cancelled(told: Told) -> None:
-    """The queue empties by a cancel on another thread, with the worker's own thread at an end."""
-    worker = Worker(emit=told.events.append)
-    assert worker.close(LONG_S)
-    worker.submit(told.job("a"))
-    waiting, ended = threading.Event(), threading.Event()
-    idle = worker._idle
-
-    def watched() -> bool:
-        waiting.set()
-        return idle()
-
-    worker._idle = watched  # type: ignore[method-assign]
-    drained: list[bool] = []
-
-    def drain() -> None:
-        drained.append(worker.drain(LONG_S))
-        ended.set()
-
-    thread = threading.Thread(target=drain)
-    thread.start()
-    assert waiting.wait(LONG_S)
-    assert worker.cancel_waiting()
-    assert ended.wait(LONG_S / 10)
-    thread.join()
-    assert drained == [True]
 
 
 def test_close_finishes_what_is_queued(told: Told) -> None:

@@ -38,6 +38,7 @@ class Worker:
     def __init__(self, *, emit: Emit) -> None:
         self._emit = emit
         self._changed = threading.Condition()
+        self._next: SaveJob | None = None  # in flight: the thread turns to it as soon as it can
         self._waiting: SaveJob | None = None
         self._facts: deque[Callable[[], None]] = deque()
         self._doing = ""
@@ -52,11 +53,15 @@ class Worker:
     @property
     def saves_in_flight(self) -> int:
         with self._changed:
-            return int(self._saving) + int(self._waiting is not None)
+            return int(self._in_flight()) + int(self._waiting is not None)
 
     def submit(self, job: SaveJob) -> None:
         """Queue a save. The one that waits, if any, is cancelled; if it is of a higher rank, this one is."""
         with self._changed:
+            if not self._in_flight():
+                self._next = job
+                self._changed.notify_all()
+                return
             replaced: SaveJob | None = job
             if self._waiting is None or self._waiting.rank <= job.rank:
                 replaced, self._waiting = self._waiting, job
@@ -99,13 +104,16 @@ class Worker:
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
+    def _in_flight(self) -> bool:
+        return self._saving or self._next is not None
+
     def _idle(self) -> bool:
-        return not (self._busy or self._waiting or self._facts)
+        return not (self._busy or self._next or self._waiting or self._facts)
 
     def _run(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._closing or self._waiting is not None or bool(self._facts))
+                self._changed.wait_for(lambda: self._closing or self._next is not None or bool(self._facts))
                 if self._idle() and self._closing:
                     return
                 work = self._take()
@@ -118,6 +126,8 @@ class Worker:
                 self._emit(Failed(what=self._doing, error=repr(error), kept="older checkpoints"))
             finally:
                 with self._changed:
+                    if self._saving:
+                        self._next, self._waiting = self._waiting, None
                     self._busy = self._saving = False
                     self._changed.notify_all()
 
@@ -125,7 +135,7 @@ class Worker:
         if self._facts:  # small, and some say what the next save should know
             self._doing = "writing a fact"
             return self._facts.popleft()
-        assert self._waiting is not None
-        job, self._waiting = self._waiting, None
+        assert self._next is not None
+        job, self._next = self._next, None
         self._saving, self._doing = True, job.what
         return job.work
