@@ -81,8 +81,7 @@ class Ours:
         self.failures: list[str] = []
         self._began_s = 0.0
         self._saved: Saved | None = None
-        self._asked = 0
-        self.settled = 0  # checkpoints that were compressed
+        self._newest = self._settled = ""  # ids of what was saved and what was compressed last
         self._policy = WhenTold()
         self.run = mementum.open_run(
             folder,
@@ -98,7 +97,7 @@ class Ours:
         )
 
     def save(self) -> None:
-        self._saved, self._asked = None, self._asked + 1
+        self._saved = None
         self._policy.wanted = True
         self._began_s = time.perf_counter()
         self.run.record()
@@ -115,9 +114,9 @@ class Ours:
     def settles(self) -> bool:
         """Whether the last save is compressed later, which a wait shows."""
         until = time.monotonic() + SETTLE_WAIT_S
-        while self.settled < self._asked and time.monotonic() < until:
+        while self._settled != self._newest and time.monotonic() < until:
             time.sleep(POLL_S)
-        return self.settled == self._asked
+        return self._settled == self._newest
 
     def saved(self) -> Saved:
         assert self._saved is not None
@@ -133,11 +132,12 @@ class Ours:
         match event:
             case events.Committed():
                 durable_s = time.perf_counter() - self._began_s
+                self._newest = event.id
                 self._saved = Saved(durable_s=durable_s, size=event.size, told_s=event.blocked_s)
             case events.Failed() | events.SaveSkipped():
                 self.failures.append(repr(event))
             case events.Settled():
-                self.settled += 1
+                self._settled = event.id
 
 
 class Peer(ABC):

@@ -216,22 +216,23 @@ class Bench:
             assert isinstance(saver, Ours)
             try:
                 rehearse(self.training, [saver])
-                if not saver.settles():
-                    report.figures["settle_lost_s_per_save"] = None
-                    report.notes["settle_lost_s_per_save"] = "no save was compressed later"
-                    return
                 done = settle_in_turns(
                     self.training, saver, rounds=rounds, processor=self._processor, advance=self._advance
                 )
             finally:
                 saver.close()
+        if not done:
+            report.figures["settle_lost_s_per_save"] = None
+            report.notes["settle_lost_s_per_save"] = "no save was compressed later"
+            return
         report.samples["settling"] = [asdict(one) for one in done]
-        lost = estimate([one.lost_s for one in done])
+        lost = estimate([one.lost_s / one.share for one in done])
         report.figures |= {
             "settle_lost_s_per_save": lost.median,
             "settle_lost_s_per_save_lo": lost.low,
             "settle_lost_s_per_save_hi": lost.high,
-            "settle_cpu_s_per_save": statistics.median(one.cpu_s for one in done),
+            "settle_cpu_s_per_save": statistics.median(one.cpu_s / one.share for one in done),
+            "settle_share_seen": statistics.median(one.share for one in done),
             "settle_beside_s": statistics.median(one.beside_s for one in done),
         }
 
