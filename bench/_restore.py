@@ -26,7 +26,7 @@ from mementum.format.blocks import digest
 from mementum.records import record
 
 PAGE = 4096
-BACKED = 3 << 30  # bytes: more than the largest reader takes
+BACKED = 8  # times the weights, which with the optimizer's moments are three: more than the largest reader takes
 VICTIM = Path(__file__).with_name("_victim.py")
 VICTIM_WAIT_S = 300.0  # to make a model and some steps on a machine that is busy
 READERS = {  # which saver's files each one reads
@@ -74,7 +74,7 @@ def _restore_once(name: str, training: Training, folder: Path, quiet: Quiet) -> 
     stayed = make_cold(folder)
     fresh = _fresh(training)
     was_quiet = quiet.wait()
-    back_memory()
+    back_memory(fresh)
     place = next(folder.glob("torch_save/*" if name.startswith("torch_load") else f"{READERS[name]}/*"))
     began_s = time.perf_counter()
     run = _READ[name](place, fresh)
@@ -95,10 +95,11 @@ def _restore_once(name: str, training: Training, folder: Path, quiet: Quiet) -> 
     )
 
 
-def back_memory() -> None:
+def back_memory(fresh: Training) -> None:
     """Have the host of a virtual machine back the memory that a restore will take, for every reader alike. Where free
     memory goes back to the host, its first touch costs five times what is measured here, and varies as much."""
-    memory = np.ones(BACKED // 8)
+    weights = sum(tensor.nbytes for tensor in fresh.model.state_dict().values())
+    memory = np.ones(BACKED * weights // 8)
     del memory
 
 
@@ -172,7 +173,7 @@ def restore_killed(
         gc.collect()
         fresh = Training(seed=100 + turn, sequence=sequence, size=size)
         was_quiet = quiet.wait()
-        back_memory()
+        back_memory(fresh)
         began_s = time.perf_counter()
         run = _open(root, fresh)
         called_s = time.perf_counter()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
+import sys
 
 import pytest
 from hypothesis import settings
@@ -12,6 +14,10 @@ from hypothesis import settings
 # over threads differently from machine to machine.
 for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
+
+# Processes that tests start would each compile all of the package again, half a second for each.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 SEED = 20261130
 
@@ -26,6 +32,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_report_header(config: pytest.Config) -> str:
     return f"seed: {config.getoption('seed')} (another one by --seed)"
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays: a full collection need not look at its millions of objects again, several hundred times
+    in all tests, and a forked worker need not copy their pages because it did."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

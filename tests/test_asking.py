@@ -70,3 +70,20 @@ def test_an_argument_wins_over_the_configuration() -> None:
     assert (both.settings.keep_last, both.settings.codec, both.settings.every_steps) == (7, "zstd:1", 5)
     assert both.retention.last == 7
     assert asked(config, keep_last=None).retention.last is None
+
+
+@pytest.mark.parametrize(
+    ("config", "spread"),
+    [
+        (None, 3),
+        ({"keep_last": None}, 3),
+        ({"keep_last": 12}, 3),
+        ({"keep_last": 9}, 0),
+        ({"keep_last": 2, "keep_spread": 4}, 4),
+        ({"keep_spread": 0}, 0),
+        ({"preset": "pretrain"}, 3),
+        ({"preset": "finetune"}, 0),
+    ],
+)
+def test_older_ones_stay_spread_out_where_there_is_room_or_it_is_said(config: Any, spread: int) -> None:
+    assert asked(config).retention.spread == spread

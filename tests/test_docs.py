@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from house_lists import FLOORS
 from loops import parts
-from test_house import FLOORS
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])

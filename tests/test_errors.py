@@ -21,7 +21,7 @@ SECTION = re.compile(r"^## (\w+)\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 SECTIONS = dict(SECTION.findall(PAGE.read_text(encoding="utf-8")))
 LINES = range(3, 9)
 # These say what is kept or what is next in their own constructors.
-TELLING = {"UnsupportedState", "KeyTaken", "TaskInUse", "Superseded"}
+TELLING = {"UnsupportedState", "KeyTaken", "TaskInUse", "Superseded", "TrainingDiverged"}
 
 
 def drawn() -> dict[str, str | None]:

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 import mementum
-from mementum.background import SEQ_LEAP, SWEEP_AFTER_S, Background
+from mementum.background import SEQ_LEAP, Background
 from mementum.clock import ManualClock
 from mementum.errors import KeyTaken, SaveFailed, Superseded, TaskInUse
 from mementum.events import Committed, Failed, Note, Removed, SaveSkipped, Swept
 from mementum.execute.identity import Identity
 from mementum.run import Run
+from mementum.tidying import SWEEP_AFTER_S
 from trips import Told, files
 
 

@@ -11,28 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from house_lists import BROAD_EXCEPT, CLOCK, DISK, FLOORS, NUMPY_AT_TOP, PRINTING, SQLALCHEMY, TORCH
+
 ROOT = Path(__file__).resolve().parent.parent
 PRODUCT = "src/mementum"
 TREES = ("src", "tests", "demo", "bench")
 
-FLOORS = (  # a file imports its own room and lower floors, nothing else
-    {"errors", "clock"},
-    {"records", "plugins", "data", "once"},
-    {"cgroup"},
-    {"events", "config", "perceive", "decide", "format", "storage"},
-    {"live"},
-    {"execute", "catalog", "recover"},
-    {"saving", "resuming", "pruning", "settling", "release"},
-    {"assemble", "policies", "past"},
-    {"opening", "asking"},
-    {"background", "ram"},
-    {"taking", "planning", "deciding"},
-    {"run"},
-    {"returning", "sensing"},
-    {"doors", "functional", "metrics", "supervise", "web", "simulate"},
-    {"exchange"},
-    {"cli", "integrations"},
-)
 FLOOR = {room: height for height, rooms in enumerate(FLOORS, start=1) for room in rooms}
 TESTING_REACH = 6  # `testing` is for authors of stores, codecs and policies: it sees the stages, not the tellers
 STRANGERS = {"perceive", "decide", "execute", "catalog", "recover"}  # they meet in the tellers only
@@ -42,55 +26,6 @@ LINES_MAX = 400  # what can be read in one sitting
 FUNCTION_LINES_MAX = 60  # what fits on a screen; a docstring, which speaks to the caller, is not counted
 BANNED = re.compile(r"(^|_)(utils?|helpers?|managers?|base|common|core|misc)(_|$)", re.IGNORECASE)
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX)\b")
-
-# Allow-lists hold files, and rooms with a trailing slash.
-TORCH = (
-    "perceive/",  # gradients, and values that are still on a device
-    "data.py",  # the sampler is torch's, and keyed augmentation seeds torch's generators
-    "live/",  # the objects that training holds
-    "format/typed_json.py",  # torch.Size, dtype and device are part of the state
-    "format/typed_tensors.py",  # small tensors inside the state
-    "execute/structure.py",  # which live tensors go where
-    "execute/capture.py",  # copies them
-    "execute/overlap.py",  # holds an optimizer's step back until it has
-    "execute/moves.py",  # storages that give up their memory wait for it
-    "execute/witness.py",  # and looks at them before and after
-    "execute/device.py",  # copies from a GPU
-    "execute/gathered.py",  # reads them when they are written
-    "recover/load.py",  # puts them back
-    "assemble.py",  # tells models from other arguments
-    "exchange/",  # torch's own formats, and those that are made of its tensors
-)
-NUMPY_AT_TOP = (
-    "data.py",
-    "live/",
-    "execute/",
-    "recover/",
-    "ram.py",  # loads snapshots
-    "format/planes.py",  # splits bytes of floats; it is imported by name, late
-    "exchange/",  # stands on torch, which imports numpy
-    "testing/",
-)
-SQLALCHEMY = ("catalog/sql.py",)  # the command line starts without it
-DISK = (  # the one door to the file system: that makes simulation possible
-    "storage/disk.py",
-    "storage/direct.py",
-    "execute/shared_file.py",  # slots in shared memory: locked and mapped, never durable
-)
-CLOCK = ("clock.py",)  # the one source of time, for the same reason
-BROAD_EXCEPT = (
-    "events.py",  # a listener is the user's code
-    "execute/worker.py",  # a thread's end
-    "execute/overlap.py",  # a copy, whose failure is raised in its save
-    "execute/copier.py",  # a thread's end
-    "execute/beside.py",  # a thread's end
-    "execute/settler.py",  # a thread's end
-    "perceive/notices.py",  # a signal handler of the user's, whose exception is kept for the step's end
-    "run.py",  # the border that keeps our faults out of training
-    "deciding.py",  # the same
-    "functional.py",  # a thread's end
-)
-PRINTING = ("cli/",)  # its output is for a person
 
 BROAD = {"Exception", "BaseException"}
 TORCH_NAMES = ("torch", "torchdata", "safetensors.torch")

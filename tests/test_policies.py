@@ -12,6 +12,7 @@ from mementum.decide.alarm import BeforeCrash
 from mementum.decide.before import BeforeStop
 from mementum.decide.budget import Within
 from mementum.decide.cost import CostOptimal
+from mementum.decide.flight import FlightRecorder, Recording
 from mementum.decide.granularity import ExactOften
 from mementum.decide.happening import BestMetric, OnEvent
 from mementum.decide.interval import EveryEpoch, EverySeconds, EverySteps
@@ -30,7 +31,14 @@ def settings_of(**said: Any) -> Settings:
     return load(said).settings
 
 
+def asked(policy: Policy) -> Policy:
+    """What is asked before the flight recorder."""
+    assert isinstance(policy, Recording)
+    return policy.policy
+
+
 def within(policy: Policy) -> tuple[Policy, ...]:
+    policy = policy.policy if isinstance(policy, Recording) else policy
     assert isinstance(policy, Within)
     inner = policy.policy.policy if isinstance(policy.policy, ExactOften) else policy.policy
     assert isinstance(inner, First)
@@ -42,10 +50,29 @@ def kinds(policies: tuple[Policy, ...]) -> list[type]:
 
 
 def test_where_nothing_is_said_saves_cost_the_least() -> None:
-    policy = policy_of(None, Settings(), explicit=False)
+    policy = asked(policy_of(None, Settings(), explicit=False))
     assert kinds(within(policy)) == [BeforeStop, BeforeCrash, CostOptimal]
     assert isinstance(policy, Within)
     assert policy.max_lost_s is None
+
+
+def test_the_flight_recorder_comes_last_and_is_kept_within_the_budgets() -> None:
+    policy = policy_of(None, settings_of(recorder={"every": 20}, tolerance={"max_lost": "1h"}), explicit=True)
+    assert isinstance(policy, Recording)
+    assert policy.recorder == Within(policy=FlightRecorder(every=20, share=0.01), max_lost_s=3600.0)
+
+
+@pytest.mark.parametrize(
+    "said", [{"recorder": "off"}, {"on_divergence": "ignore"}, {"alarms": "off"}, {"vitals": "off"}], ids=repr
+)
+def test_where_nothing_is_kept_nothing_is_recorded_for_it(said: dict[str, Any]) -> None:
+    assert isinstance(policy_of(None, settings_of(**said), explicit=False), Within)
+
+
+def test_who_only_observes_takes_no_snapshots() -> None:
+    assert policy_of(None, Settings(observe=True), explicit=False) == Observing(
+        policy=asked(policy_of(None, Settings(), explicit=False))
+    )
 
 
 def test_without_alarms_nothing_is_saved_for_one() -> None:
@@ -85,22 +112,22 @@ def test_each_kind_that_can_be_wished_for() -> None:
 
 
 def test_a_tolerance_comes_before_every_interval_and_budgets_leave_room_for_it() -> None:
-    policy = policy_of(None, settings_of(preset="pretrain"), explicit=False)
+    policy = asked(policy_of(None, settings_of(preset="pretrain"), explicit=False))
     assert kinds(within(policy)) == [BeforeStop, Tolerance, BeforeCrash, CostOptimal]
     assert isinstance(policy, Within)
     assert policy.max_lost_s == 1800.0
 
 
 def test_an_interval_in_so_many_words_is_refused_by_no_budget() -> None:
-    policy = policy_of(None, Settings(every_steps=5), explicit=True)
+    policy = asked(policy_of(None, Settings(every_steps=5), explicit=True))
     assert policy == First(policies=(BeforeStop(), BeforeCrash(), EverySteps(steps=5)))
-    both = policy_of(None, Settings(every_steps=5, every_s=2.0), explicit=True)
+    both = asked(policy_of(None, Settings(every_steps=5, every_s=2.0), explicit=True))
     assert both == First(policies=(BeforeStop(), BeforeCrash(), EverySteps(steps=5), EverySeconds(seconds=2.0)))
 
 
 def test_a_policy_of_the_callers_is_taken_as_it_is_behind_notices() -> None:
     own = EverySteps(steps=3)
-    assert policy_of(own, Settings(), explicit=True) == First(policies=(BeforeStop(), own))
+    assert asked(policy_of(own, Settings(), explicit=True)) == First(policies=(BeforeStop(), own))
     with pytest.raises(UsageError, match="a policy has a method decide, got 3"):
         policy_of(3, Settings(), explicit=True)  # type: ignore[arg-type]
 

@@ -15,15 +15,16 @@ import torch
 
 import mementum
 from deaths import die, hold_disk, left, steps_left
-from mementum import ram
+from mementum import draining, ram
 from mementum.background import Background
 from mementum.clock import SystemClock
 from mementum.errors import StateMismatch, StoreError, TaskInUse
 from mementum.events import Committed, Failed, Note, PassedOver
 from mementum.execute.leftovers import Left
+from mementum.execute.memory_slots import MemorySlots
 from mementum.execute.room import Room, look
 from mementum.execute.slot_file import FLAG_AT, VALID, render_page, render_tail
-from mementum.execute.slots import MemorySlots, Slots, name_of
+from mementum.execute.slots import Slots, name_of
 from mementum.execute.snapshot import Snapshot
 from mementum.storage.local import LocalStore
 from trips import Told, bits
@@ -328,7 +329,7 @@ def test_drain_places_the_newest_and_frees_all(root: Path) -> None:
     assert ram.tasks_with_leftovers(root) == (TASK,)
     assert len(ram.left_of(root.resolve(), TASK)) >= 2
     told = Told()
-    drained = ram.drain(root, TASK, clock=SystemClock(), emit=told)
+    drained = draining.drain(root, TASK, clock=SystemClock(), emit=told)
     assert drained.placed is not None
     assert drained.placed.step == 5
     assert steps_on_disk(root) == [1, 2, 5]
@@ -338,8 +339,8 @@ def test_drain_places_the_newest_and_frees_all(root: Path) -> None:
         assert (run.resumed.step, run.resumed.tier) == (5, "ssd")
         assert fresh.state() == dead.state()
         with pytest.raises(TaskInUse):
-            ram.drain(root, TASK, clock=SystemClock(), emit=told)
-    nothing = ram.drain(root, TASK, clock=SystemClock(), emit=told)
+            draining.drain(root, TASK, clock=SystemClock(), emit=told)
+    nothing = draining.drain(root, TASK, clock=SystemClock(), emit=told)
     assert (nothing.placed, nothing.why, nothing.removed) == (None, "no process has left a snapshot in memory", 0)
 
 
@@ -379,6 +380,6 @@ def test_a_snapshot_of_another_folder_at_the_same_place_is_passed_over_and_stays
         assert len(steps_left(root, TASK)) > 0
     assert all("another folder stood here" in event.what for event in told.of(PassedOver))
     assert len(told.of(PassedOver)) > 0
-    drained = ram.drain(root, TASK, clock=SystemClock(), emit=told)
+    drained = draining.drain(root, TASK, clock=SystemClock(), emit=told)
     assert (drained.placed, drained.removed) == (None, 0)
     assert "and stays: /dev/shm/mementum-" in (drained.why or "")

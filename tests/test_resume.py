@@ -95,8 +95,9 @@ def test_epochs_bound_the_loop_and_the_last_batch_is_known(tmp_path: Path) -> No
             if run.ends_epoch:
                 ends.append((run.epoch, number))
     assert ends == [(0, 6), (1, 12)]
-    with mementum.open_run(tmp_path, task="e", model=made.model, data=parts().loader, resume="must") as run:
-        assert (run.step, list(run.steps(run._feed.source, epochs=2))) == (12, [])
+    loader = parts().loader
+    with mementum.open_run(tmp_path, task="e", model=made.model, data=loader, resume="must") as run:
+        assert (run.step, list(run.steps(loader, epochs=2))) == (12, [])
 
 
 def test_values_come_back(tmp_path: Path) -> None:

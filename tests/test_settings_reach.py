@@ -28,11 +28,13 @@ from mementum.perceive.costs import Costs
 from mementum.perceive.gradients import Gradients
 from mementum.perceive.hang import Watch
 from mementum.perceive.hazards import Hazards
+from mementum.perceive.health import Judge
 from mementum.perceive.memory import Memory
 from mementum.perceive.notices import Notices
 from mementum.perceive.situation import Perception
 from mementum.policies import came_late
 from mementum.ram import ChosenSlots
+from mementum.rolling import Rolling
 from mementum.run import Run
 
 FIXTURE = Path(__file__).parent / "fixtures" / "checkpoint_config.yaml"
@@ -106,8 +108,17 @@ CHANGED: Mapping[str, Any] = {
     "nodes": 8,
     "observe": True,
     "on_divergence": "ignore",
+    "health.hold": 7,
+    "health.confirm": 7,
+    "recorder": "off",
+    "recorder.every": 7,
+    "recorder.share": "7 %",
+    "rollback.limit": 7,
+    "rollback.lr_scale": 0.5,
+    "rollback.skip": False,
     "keep_last": 3,
     "keep_every_steps": 7,
+    "keep_spread": 5,
     "codec": "zstd:1",
     "capture": "blocking",
     "verify_capture": True,
@@ -124,7 +135,6 @@ WITHOUT_EFFECT = {
     "budgets.bytes_per_day.object_store",
     "budgets.network",
     "budgets.money.per_gb.object_store",
-    "on_divergence",
 }
 # What must be said beside a setting, so that it can count at all.
 BESIDE: Mapping[str, Mapping[str, Any]] = {
@@ -148,6 +158,8 @@ SECTIONS = {
     "expected",
     "alarms.thresholds",
     "notices.signals",
+    "health",
+    "rollback",
 }
 
 SETTINGS = sorted(set(keys()) - SECTIONS)
@@ -203,7 +215,7 @@ def observed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Mappi
 
     for kind in (Budgets, Costs, Hazards, Detectors, Gradients, Memory, Watch, Notices, Perception, deadlines.Polled):
         spy_on_class(kind)
-    for kind in (Background, ChosenSlots, OverlappedCapture, BlockingCapture, Run):
+    for kind in (Background, ChosenSlots, OverlappedCapture, BlockingCapture, Run, Judge, Rolling):
         spy_on_class(kind)
     for name in ("wall_time", "slurm_limit"):
         spy_on(name)

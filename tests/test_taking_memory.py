@@ -12,10 +12,10 @@ import pytest
 
 import mementum
 from deaths import die, left, steps_left
-from mementum import ram
+from mementum import draining, ram
 from mementum.clock import SystemClock
 from mementum.events import CameToNothing, Committed, Cost, Failed, Note, SaveSkipped, SnapshotKept
-from mementum.execute import overlap
+from mementum.execute import copying
 from mementum.execute.slots import Slot
 from mementum.format import manifest as manifests
 from mementum.records import Decision, Granularity, Reach, Save, Situation
@@ -153,7 +153,7 @@ def test_an_end_by_an_error_leaves_the_newest_snapshot_to_a_drain(root: Path, ma
         fail()
     assert "`mementum drain ROOT` carries it there" in made.told.of(Note)[-1].text
     assert steps_left(root, TASK) == [4]
-    drained = ram.drain(root, TASK, clock=SystemClock(), emit=made.told)
+    drained = draining.drain(root, TASK, clock=SystemClock(), emit=made.told)
     assert drained.placed is not None
     assert (drained.placed.step, drained.placed.reason) == (4, "alternating")
     assert steps_left(root, TASK) == []
@@ -198,7 +198,7 @@ def test_a_snapshot_beside_plain_steps_has_its_lost_time_measured(root: Path, ma
 
 def test_a_torn_copy_is_told_and_taken_again(root: Path, made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     torn = iter(("weight was written during the copy",))
-    monkeypatch.setattr(overlap, "what_happened", lambda *given: next(torn, None))
+    monkeypatch.setattr(copying, "what_happened", lambda *given: next(torn, None))
 
     class Once:
         def decide(self, situation: Situation) -> Decision | None:
@@ -220,7 +220,7 @@ def test_a_torn_copy_is_told_and_taken_again(root: Path, made: Made, monkeypatch
 def test_a_copy_that_fails_comes_to_nothing_and_the_next_one_works(
     root: Path, made: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, times = overlap.copy_in_chunks, [0]
+    real, times = copying.copy_in_chunks, [0]
 
     def fail(name: str, source: Any, target: Any) -> None:
         times[0] += 1
@@ -228,7 +228,7 @@ def test_a_copy_that_fails_comes_to_nothing_and_the_next_one_works(
             raise RuntimeError("the memory is broken")
         real(name, source, target)
 
-    monkeypatch.setattr(overlap, "copy_in_chunks", fail)
+    monkeypatch.setattr(copying, "copy_in_chunks", fail)
     run = made.open(root)
     for _ in range(3):
         made.step(run)

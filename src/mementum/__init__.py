@@ -6,6 +6,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from mementum.branching import cancel_rollback as cancel_rollback
+    from mementum.branching import rollback as rollback
     from mementum.doors import open_run as open_run
     from mementum.errors import MementumError as MementumError
     from mementum.functional import async_save as async_save
@@ -21,9 +23,11 @@ _LATE = {
     "MementumError": "mementum.errors",
     "Run": "mementum.run",
     "async_save": "mementum.functional",
+    "cancel_rollback": "mementum.branching",
     "load": "mementum.functional",
     "open_run": "mementum.doors",
     "per_rank": "mementum.live.stateful",
+    "rollback": "mementum.branching",
     "save": "mementum.functional",
 }
 _ROOMS = ("data", "errors", "events", "records")
@@ -33,6 +37,7 @@ __all__ = [
     "MementumError",
     "Run",
     "async_save",
+    "cancel_rollback",
     "data",
     "errors",
     "events",
@@ -40,6 +45,7 @@ __all__ = [
     "open_run",
     "per_rank",
     "records",
+    "rollback",
     "save",
 ]
 

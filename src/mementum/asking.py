@@ -8,7 +8,7 @@ from typing import Any
 
 from mementum.assemble import fit_of, plain_fields, require_count, retention_of
 from mementum.config.loading import Configured, Source, load
-from mementum.config.settings import Settings
+from mementum.config.settings import KEEP_LAST, KEEP_SPREAD, Settings
 from mementum.decide.policy import Policy
 from mementum.decide.retain import Retention
 from mementum.errors import UsageError
@@ -76,7 +76,7 @@ def asked_of(
     return Asked(
         settings=settings,
         policy=policy_of(policy, settings, explicit=by_argument and not _has_limits(configured)),
-        retention=retention_of(settings.keep_last, settings.keep_every_steps),
+        retention=retention_of(settings.keep_last, settings.keep_every_steps, _spread(settings)),
         resume=resume,
         user=plain_fields(user),
         fit=fit,
@@ -91,6 +91,13 @@ def _has_limits(configured: Configured) -> bool:
         name.partition(".")[0] in ("budgets", "tolerance") and origin != "default"
         for name, origin in configured.origins.items()
     )
+
+
+def _spread(settings: Settings) -> int:
+    """How many older ones stay, spread out; where nobody says, as many as go with `keep_last`."""
+    if settings.keep_spread is not None:
+        return settings.keep_spread
+    return KEEP_SPREAD if settings.keep_last is None or settings.keep_last >= KEEP_LAST else 0
 
 
 def _check(said: Mapping[str, Any]) -> None:

@@ -102,10 +102,11 @@ def require_count(name: str, count: Any, *, least: int = 1) -> None:
         raise UsageError(f"{name} must be {least} or more, got {count}")
 
 
-def retention_of(keep_last: int | None, keep_every_steps: int | None) -> Retention:
+def retention_of(keep_last: int | None, keep_every_steps: int | None, keep_spread: int = 0) -> Retention:
     require_count("keep_last", keep_last)
     require_count("keep_every_steps", keep_every_steps)
-    return Retention(last=keep_last, every_steps=keep_every_steps)
+    require_count("keep_spread", keep_spread, least=0)
+    return Retention(last=keep_last, every_steps=keep_every_steps, spread=keep_spread)
 
 
 def fit_of(fit: str, rename: Mapping[str, str] | None, lr_wins: str) -> Fit:

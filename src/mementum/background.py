@@ -9,10 +9,8 @@ from typing import Any
 import psutil
 
 from mementum.assemble import number
-from mementum.catalog import facts
-from mementum.catalog.rebuild import refresh
-from mementum.clock import Clock, timestamp
-from mementum.decide.retain import Retention, retain
+from mementum.clock import Clock
+from mementum.decide.retain import Retention
 from mementum.errors import MementumError, StoreError, Superseded
 from mementum.events import CameToNothing, Committed, Cost, Emit, Failed, Note, SaveSkipped
 from mementum.execute.attempts import key_of
@@ -24,20 +22,20 @@ from mementum.execute.settler import SettleJob, Settler
 from mementum.execute.snapshot import Snapshot
 from mementum.execute.stills import Stills, Unsteady
 from mementum.execute.worker import SaveJob, Worker, rank_of
-from mementum.format import vitals
+from mementum.journal import Journal
 from mementum.opening import Opened
-from mementum.pruning import prune, sweep
-from mementum.records import Fact, Granularity, Health, Manifest, Save, StoredFile, record
+from mementum.records import Diagnosis, Granularity, Health, Manifest, Save, StoredFile, record
 from mementum.saving import Describe, save_checkpoint
 from mementum.settling import settle
+from mementum.soundness import Soundness
+from mementum.tidying import Tidying
 
-# After a takeover from an attempt that may live, its leftovers stay for so long: within it an attempt that lives comes
-# to a commit, sees that it was superseded and stops. One that stands still for longer loses a save that nobody needs.
-SWEEP_AFTER_S = 600.0
 # What such an attempt still commits before it sees us continues its own numbers, and must sort before all of ours: the
 # one manifest between its look and its put, those of a list that was stale, and numbers that failed puts used up.
 SEQ_LEAP = 1000
 SETTLE_WAIT_S = 60.0  # for a compression that is at a block; after it, the block is the disk's to answer for
+
+HealthOf = Callable[[str, int], Health]  # a state's id and step; asked on any thread
 
 
 @record
@@ -71,20 +69,35 @@ class Background:
         self.parent = parent  # the id of that checkpoint, or of the one that the run came back from
         self.given_seq = seq if opened.attempt.sure else seq + SEQ_LEAP  # the newest number that a snapshot has
         self.saved_seq = saved_seq  # that of the newest durable checkpoint
+        self._parent_seq = 0
+        self.ancestor = parent  # the id of the newest snapshot that is on its way to the disk, or there
         self.at_end: list[Callable[[], None]] = []  # what is to be given back when no save is in flight any more
         self.ending = False
         self.ledger = Ledger(self._tell_cost)
         self.stills = Stills()
-        self._opened, self._retention, self._lasting = opened, retention, lasting
+        self.health_of: HealthOf = lambda id, step: Health.CLEAN  # what is known of a state, for its manifest
+        self.diagnosis: Callable[[], Diagnosis] = Diagnosis  # what is known of the run, for a slot; on any thread
+        self.soundness: Soundness | None = None  # looks at each state before it is written
+        self._opened, self._lasting = opened, lasting
         self._clock, self._emit = clock, emit
         self._pace = None if write_rate is None else Pace(write_rate, clock)
         self._codec, self._settler = settle_with, Settler(emit=emit)
-        self._torn = False
         self._vanished = self._refused_told = False
         self._superseded: Superseded | None = None
         self._torn_save: Save | None = None  # of the newest copy that something overtook
-        self._skip_told = self._unrecorded_told = False
-        self._sweep_at_s = None if opened.attempt.sure else clock.monotonic() + SWEEP_AFTER_S
+        self._skip_told = self._relisting = False
+        self._journal = Journal(opened.store, opened.attempt.number, clock=clock, emit=emit)
+        self.tidying = Tidying(
+            home=opened.home,
+            store=opened.store,
+            catalog=opened.catalog,
+            retention=retention,
+            journal=self._journal,
+            turn=self._settler.turn,
+            sure=opened.attempt.sure,
+            clock=clock,
+            emit=emit,
+        )
         self._worker = Worker(emit=emit)
 
     @property
@@ -121,14 +134,29 @@ class Background:
         makes the manifest of one that another attempt has taken."""
         if self._superseded is not None:
             self._skip(snapshot, self._superseded)
-            return
-        self._worker.submit(
-            SaveJob(
-                what=f"the save of step {snapshot.step}",
-                work=partial(self._save, snapshot, describe or self._describe),
-                cancel=partial(self._cancelled, snapshot),
-                rank=rank_of(snapshot.save),
-            )
+        else:
+            if describe is None:
+                self.ancestor = snapshot.id
+            self._worker.submit(self._job(snapshot, describe or self._describe))
+
+    def keep(self, snapshot: Snapshot, *, describe: Describe) -> None:
+        """Queue a snapshot whose place no other takes, and that takes nobody's."""
+        if self._superseded is not None:
+            self._skip(snapshot, self._superseded)
+        else:
+            self._worker.keep(self._job(snapshot, describe))
+
+    def keep_waiting(self, id: str) -> None:
+        """Let no newer save take the place of the one with this id, if it waits."""
+        self._worker.keep_waiting(id)
+
+    def _job(self, snapshot: Snapshot, describe: Describe) -> SaveJob:
+        return SaveJob(
+            what=f"the save of step {snapshot.step}",
+            id=snapshot.id,
+            work=partial(self._save, snapshot, describe),
+            cancel=partial(self._cancelled, snapshot),
+            rank=rank_of(snapshot.save),
         )
 
     def cancel_waiting(self, save: Save) -> bool:
@@ -145,7 +173,7 @@ class Background:
 
     def record(self, chunk: bytes, written: Callable[[bool], None]) -> bool:
         """Queue a chunk of recorded vitals; `written` is told what became of it. False if the queue is full."""
-        return self._worker.submit_fact(partial(self._record, chunk, written))
+        return self._worker.submit_fact(partial(self._journal.record, chunk, written))
 
     def tidy(self) -> None:
         """Queue the removal that follows a save: where a kill cut the last one short, no further save repeats it."""
@@ -220,6 +248,8 @@ class Background:
             if torn is not None:
                 self.take_again(snapshot, torn)
                 return
+            if self.soundness is not None:
+                describe = self.soundness.look(snapshot, describe)
             manifest = save_checkpoint(
                 snapshot,
                 home=opened.home,
@@ -244,8 +274,10 @@ class Background:
 
     def _committed(self, snapshot: Snapshot, manifest: Manifest) -> None:
         now_s = self._clock.monotonic()
-        self.parent = manifest.id
-        if manifest.granularity is Granularity.FULL:  # from less, no exact resume goes on
+        if manifest.seq >= self._parent_seq:  # one that was kept may be older than what has been saved since
+            self.parent, self._parent_seq = manifest.id, manifest.seq
+        exact = manifest.granularity is Granularity.FULL  # from less, no exact resume goes on
+        if exact and manifest.seq >= self.saved_seq:
             self.saved_step, self.saved_seq = manifest.step, manifest.seq
         snapshot.release()
         cost = Cost(
@@ -317,40 +349,11 @@ class Background:
         if self._superseded is not None:
             return
         try:
-            self._require_newest()
-            with self._settler.turn:
-                self._prune()
-                self._sweep_when_due()
+            self.tidying.tidy(self._require_newest)
         except Superseded as superseded:
             self._step_back(superseded)
             self._worker.failure = superseded
             self._emit(Failed(what="holding the task", error=superseded.message, kept="all checkpoints"))
-        except MementumError as error:  # what is kept is safe, and the next save tries again
-            self._emit(Failed(what="removing old checkpoints", error=error.message, kept="all that retention keeps"))
-            self._relist()
-
-    def _relist(self) -> None:
-        """Enter again what a removal has taken out of the catalog and could not take off the disk."""
-        try:
-            with self._settler.turn:
-                refresh(self._opened.catalog, self._opened.home, self._opened.store)
-        except MementumError as error:
-            self._emit(Failed(what="reading the checkpoints anew", error=error.message, kept="all checkpoints"))
-
-    def _prune(self) -> None:
-        opened = self._opened
-        entries = opened.catalog.entries(opened.home)
-        verdicts = retain(entries, self._retention)
-        for verdict in verdicts:
-            if not verdict.keep:
-                self._append("removed", verdict.id, None, {"reason": verdict.reason})
-        prune(verdicts, entries, home=opened.home, store=opened.store, catalog=opened.catalog, emit=self._emit)
-
-    def _sweep_when_due(self) -> None:
-        """What an attempt left that may have lived when we began; this thread saves, so that no save is in flight."""
-        if self._sweep_at_s is not None and self._clock.monotonic() >= self._sweep_at_s:
-            sweep(self._opened.store, emit=self._emit)
-            self._sweep_at_s = None
 
     def _describe(self, snapshot: Snapshot, files: Sequence[StoredFile]) -> Manifest:
         return Manifest(
@@ -364,7 +367,7 @@ class Background:
             time=snapshot.time,
             reason=snapshot.save.reason,
             granularity=snapshot.save.granularity,
-            health=Health.CLEAN,
+            health=self.health_of(snapshot.id, snapshot.step),
             files=tuple(files),
             decision={**snapshot.save.numbers, "cause": snapshot.save.cause, "blocked_s": snapshot.stood_still_s},
             metrics=snapshot.metrics,
@@ -376,24 +379,11 @@ class Background:
             user=self._lasting.user,
         )
 
-    def _record(self, chunk: bytes, written: Callable[[bool], None]) -> None:
-        try:
-            self._opened.store.append(vitals.key(self._opened.attempt.number), chunk)
-            written(True)
-        except StoreError as error:
-            written(False)
-            if not self._unrecorded_told:
-                self._unrecorded_told = True
-                self._emit(Failed(what="recording vital signs", error=error.message, kept="the checkpoints"))
-
     def _append(self, kind: str, checkpoint: str | None, step: int | None, values: Mapping[str, Any]) -> None:
-        """Write a fact. One that cannot be written is told and given up: it must not stand in the way of a save."""
-        fact = Fact(kind=kind, time=timestamp(self._clock.now()), checkpoint=checkpoint, step=step, values=values)
-        line = facts.render(fact)
-        try:
-            # After a failed append the file may end in half a line, which the new one must not continue.
-            self._opened.store.append(self._opened.journal, b"\n" + line if self._torn else line)
-            self._torn = False
-        except StoreError as error:
-            self._torn = True
-            self._emit(Failed(what=f"a fact ({kind})", error=error.message, kept="the checkpoints"))
+        self._journal.append(kind, checkpoint, step, values)
+        if self._journal.unlearnt and not self._relisting:  # once, after all that stands in the queue with it
+            self._relisting = self._worker.submit_fact(self._relist)
+
+    def _relist(self) -> None:
+        self._relisting = False
+        self.tidying.relist()

@@ -7,36 +7,58 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, Protocol, TypeVar
 
 from mementum.clock import Clock
 from mementum.decide.before import BeforeStop
 from mementum.decide.budget import Within
 from mementum.decide.cost import BLINDLY_S
+from mementum.decide.flight import Recording
 from mementum.decide.interval import EverySeconds
 from mementum.decide.observing import Observing
 from mementum.decide.policy import First, Policy, save_of
-from mementum.events import Alarmed, CameToNothing, Committed, Cost, Emit, Event, Failed, Note, Noticed, SnapshotKept
+from mementum.events import CameToNothing, Committed, Cost, Emit, Event, Failed, Note, NotFinite, SnapshotKept
+from mementum.noting import Noting, Tell
 from mementum.once import Once
 from mementum.perceive.hang import Watch
 from mementum.perceive.notices import Notices
 from mementum.perceive.recorder import Recorder
 from mementum.perceive.shield import shield
 from mementum.perceive.situation import Perception, Told
-from mementum.records import Alarm, Decision, Granularity, Notice, Reach, Save, Situation, Skip, record
+from mementum.records import (
+    Alarm,
+    Decision,
+    Diagnosis,
+    Granularity,
+    Notice,
+    Reach,
+    Save,
+    Situation,
+    Skip,
+    record,
+)
 
 T = TypeVar("T")
 
 FAULTS_MAX = 3  # of one part; then it is switched off, and that is said
 BLINDLY = First(policies=(BeforeStop(), EverySeconds(seconds=BLINDLY_S)))  # where the policy is switched off
 ONCE_ONLY = frozenset({"epoch", "event", "best"})  # causes that hold at one step and not at the next
-SKIPS_S = 60.0  # between two skips in the journal: why there is no save is asked for hours later, not for each step
 WOULD = "would have saved"  # how the reason of a policy that only observes begins
 
-Tell = Callable[[str, int | None, Mapping[str, Any]], None]  # kind, step, values: a fact for the journal
 Append = Callable[
     [bytes, Callable[[bool], None]], bool
 ]  # a chunk of recorded vitals, and whom to tell what became of it
+
+
+class Quarantining(Protocol):
+    """What becomes of saved states by what is known of the run's health. On the training's thread, but for `hear`."""
+
+    def look(self, diagnosis: Diagnosis, step: int) -> None: ...
+    def taken(self, id: str, save: Save, step: int) -> None: ...
+    def hear(self, event: Event) -> None: ...
+    def rewound(self, step: int) -> None: ...
+    def close(self) -> None: ...
 
 
 @record
@@ -47,6 +69,7 @@ class Watchers:
     recorder: Recorder | None = None
     notices: Notices | None = None
     hang: Watch | None = None
+    quarantine: Quarantining | None = None
 
 
 class Deciding:
@@ -56,11 +79,10 @@ class Deciding:
         self, policy: Policy, watchers: Watchers, *, tell: Tell, append: Append, clock: Clock, emit: Emit, step: int
     ) -> None:
         self._policy, self._watchers = policy, watchers
-        self._tell, self._append, self._clock, self._emit = tell, append, clock, emit
+        self._append, self._clock, self._emit = append, clock, emit
+        self._noting = Noting(tell=tell, clock=clock, emit=emit)
         self._faults: dict[str, int] = {}
         self._since_step, self._since_s = step, clock.monotonic()
-        self._skip, self._skipped_s = "", -SKIPS_S
-        self._noticed: frozenset[str] = frozenset()
         self._unshield: tuple[Callable[[], None], ...] = ()
         self._remembering: Once[dict[str, Any] | None] | None = None
         self._owed: tuple[Save, int] | None = None  # refused at that step, and to be made when the budget covers it
@@ -85,6 +107,25 @@ class Deciding:
     def urgent(self, told: Told) -> Save | None:
         """A save for a notice that has come since the step was told, if any."""
         return self._guarded("looking for notices", lambda: self._urgent(told))
+
+    @property
+    def diagnosis(self) -> Diagnosis:
+        """What the vital signs so far say of the state; clean where nobody looks."""
+        perception = self._watchers.perception
+        return Diagnosis() if perception is None or perception.diagnosis is None else perception.diagnosis
+
+    def rewound(self, state: Mapping[str, Any] | None, step: int) -> None:
+        """The run has gone back to a checkpoint of `step`, and no save is in flight. `state`: what was remembered of
+        the run there, if anything."""
+        self._remembering = self._owed = None
+        self._since_step, self._since_s = step, self._clock.monotonic()
+        watchers = self._watchers
+        if watchers.perception is not None:
+            back = watchers.perception.rewound
+            if self._guarded("going back", lambda: (back(step, state),)) is None:
+                back(step, None)
+        if watchers.quarantine is not None:
+            self._guarded("the quarantine", partial(watchers.quarantine.rewound, step))
 
     @property
     def observes(self) -> bool:
@@ -113,12 +154,16 @@ class Deciding:
         """A save has begun."""
         if save.reach >= Reach.REBOOT:
             self._since_step, self._since_s = step, self._clock.monotonic()
-        perception = self._watchers.perception
+        perception, quarantine = self._watchers.perception, self._watchers.quarantine
         if perception is not None:
             self._guarded("counting a save", lambda: perception.taken(id, save))
+        if quarantine is not None and id != WOULD:
+            self._guarded("the quarantine", lambda: quarantine.taken(id, save, step))
 
     def hear(self, event: Event) -> None:
         """What becomes of saves; on any thread."""
+        if self._watchers.quarantine is not None:
+            self._watchers.quarantine.hear(event)
         perception = self._watchers.perception
         if perception is None:
             return
@@ -129,6 +174,8 @@ class Deciding:
                 perception.ended(id, durable=False)
             case SnapshotKept(id=id):
                 perception.ended(id, durable=True)
+            case NotFinite(step=step, after_step=after_step, name=name):
+                perception.unsound(step, after_step, f"{name} is not finite")
             case Cost(id=id):
                 cost = {
                     "lost_s": event.lost_s,
@@ -141,8 +188,7 @@ class Deciding:
 
     def alarm(self, alarm: Alarm) -> None:
         """An alarm that comes from elsewhere than a step."""
-        self._emit(Alarmed(alarm=alarm))
-        self._tell("alarm", alarm.step, _fields(alarm))
+        self._noting.alarm(alarm)
 
     @property
     def is_stopping(self) -> bool:
@@ -211,11 +257,14 @@ class Deciding:
             watchers.recorder.dropped = 0
         if watchers.recorder is not None and (rest := watchers.recorder.rest()) is not None:
             self._append(rest, watchers.recorder.written)
-        for part in (watchers.hang, watchers.perception, watchers.notices):
+        for part in (watchers.quarantine, watchers.hang, watchers.perception, watchers.notices):
             if part is not None:
                 self._guarded("closing", part.close)
         for undo in self._unshield:
             self._guarded("closing", undo)
+        # Each holds a loader, and we are part of a cycle: only the garbage collector would end the loader's workers. It
+        # would wait five seconds for each, since it closes their queues before the iterator has told them to end.
+        self._unshield = ()
 
     def _look(self, told: Told) -> Situation:
         watchers = self._watchers
@@ -225,6 +274,9 @@ class Deciding:
         situation = watchers.perception.look(told)
         if watchers.hang is not None:
             watchers.hang.beat(told.step, situation.step_s)
+        diagnosis, quarantine = situation.diagnosis, watchers.quarantine
+        if quarantine is not None and diagnosis is not None:
+            self._guarded("the quarantine", lambda: quarantine.look(diagnosis, told.step))
         return situation
 
     def _urgent(self, told: Told) -> Save | None:
@@ -233,7 +285,7 @@ class Deciding:
         if not any(notice.stops for notice in notices):
             return None
         situation = self._plain(self._since(told), notices)
-        self._note_notices(situation)
+        self._noting.notices(situation)
         return save_of(BeforeStop().decide(situation))
 
     def _bare(self, told: Told) -> Situation:
@@ -277,10 +329,11 @@ class Deciding:
 
     def _settle(self, situation: Situation) -> Save | None:
         """What was refused and will not come again by itself, once the budget covers it."""
-        if self._owed is None or not isinstance(self._policy, Within):
+        policy = self._policy.policy if isinstance(self._policy, Recording) else self._policy
+        if self._owed is None or not isinstance(policy, Within):
             return None
         save, step = self._owed
-        again = self._policy.again(save, situation)
+        again = policy.again(save, situation)
         if not isinstance(again, Save):
             return None
         self._owed = None
@@ -289,7 +342,7 @@ class Deciding:
     def _record(self, situation: Situation, decision: Decision | None) -> None:
         for alarm in situation.alarms:
             self.alarm(alarm)
-        self._note_notices(situation)
+        self._noting.notices(situation)
         if isinstance(decision, Skip):
             self._note_skip(situation, decision)
         recorder = self._watchers.recorder
@@ -299,15 +352,6 @@ class Deciding:
             if chunk is not None and not self._append(chunk, recorder.written):
                 recorder.written(False)
 
-    def _note_notices(self, situation: Situation) -> None:
-        now = frozenset(notice.source for notice in situation.notices)
-        for notice in situation.notices:
-            if notice.source not in self._noticed:
-                self._emit(Noticed(step=situation.step, notice=notice))
-                left = {} if notice.left_s is None else {"left_s": notice.left_s}
-                self._tell("notice", situation.step, {"source": notice.source, "stops": notice.stops, **left})
-        self._noticed = now
-
     def _note_skip(self, situation: Situation, skip: Skip) -> None:
         would = skip.reason.startswith(WOULD)
         if would:  # from here on as if it had been made
@@ -315,14 +359,7 @@ class Deciding:
             self.taken(WOULD, Save(reason=skip.reason, reach=reach, cause="asked"), situation.step)
             if self._watchers.perception is not None:
                 self._watchers.perception.ended(WOULD, durable=True)
-        about = skip.reason.partition(":")[0]
-        recent = self._clock.monotonic() - self._skipped_s < SKIPS_S
-        if not would and (about == self._skip or (recent and not skip.refused)):
-            return
-        self._skip, self._skipped_s = about, self._clock.monotonic()
-        self._tell("refused" if skip.refused else "skip", situation.step, {"reason": skip.reason, **skip.numbers})
-        if skip.refused or would:
-            self._emit(Note(text=f"step {situation.step}: {skip.reason}"))
+        self._noting.skip(situation, skip, would=would)
 
     def _guarded(self, what: str, work: Callable[[], T]) -> T | None:
         if self._faults.get(what, 0) >= FAULTS_MAX:
@@ -341,15 +378,3 @@ class Deciding:
 def _serves(save: Save, owed: Save) -> bool:
     """Whether a save holds all that the owed one would have held, and outlives all that it would have outlived."""
     return save.granularity in (Granularity.FULL, owed.granularity) and save.reach >= owed.reach
-
-
-def _fields(alarm: Alarm) -> dict[str, Any]:
-    return {
-        "trouble": str(alarm.trouble),
-        "value": alarm.value,
-        "limit": alarm.limit,
-        "text": alarm.text,
-        "chance": alarm.chance,
-        "claimed": alarm.claimed,
-        "horizon_s": alarm.horizon_s,
-    }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 from mementum.asking import UNSAID, Asked, Unsaid, asked_of
@@ -26,11 +27,15 @@ from mementum.live.component import Component
 from mementum.opening import Opened, open_task, root_folder
 from mementum.perceive.costs import Costs
 from mementum.policies import came_late, not_kept
-from mementum.ram import ChosenSlots, Salvaged, claim_of, describe, key_of, snapshot_of
-from mementum.records import Resumed
+from mementum.quarantine import watch_states
+from mementum.ram import ChosenSlots, Salvaged, claim_of, described, key_of, snapshot_of
+from mementum.records import Exactness, Resumed
+from mementum.restoring import Beginning
 from mementum.returning import Back, begin
-from mementum.run import CLOSE_WAIT_S, Beginning, Run
+from mementum.rolling import Rolling, Wishes
+from mementum.run import CLOSE_WAIT_S, Run
 from mementum.sensing import expected_size, planned, watchers
+from mementum.soundness import watch_soundness
 from mementum.taking import Taker
 
 
@@ -160,23 +165,24 @@ def _run(
     began_s = clock.monotonic()
     back = begin(opened, folder, components, feed, lasting, resume=asked.resume, fit=asked.fit, clock=clock, emit=emit)
     beginning = back.beginning
-    exactness = exactness_of(components, feed.exactness if feed is not None else None)
-    if feed is not None and exactness.reasons:
-        emit(Note(text=f"a resume will be {exactness}"))
+    exactness = _exactness(components, feed, emit)
     if beginning.resumed is not None:
         _tell_resumed(beginning.resumed, came_late(asked.settings, clock.monotonic() - began_s), emit)
-    claim = claim_of(opened.store, opened.attempt.number)
-    background = _background(opened, asked, back, lasting, clock, emit)
+    background = _background(opened, asked, components, back, lasting, clock, emit)
     wanted, memory = asked.settings.slots, asked.settings.budgets.memory
     slots = ChosenSlots(key_of(folder, opened.task), wanted=wanted, memory=memory, emit=emit)
     capture = _capture(asked, components, slots, clock, emit)
     try:
         capture.note(components)
-        deciding = _deciding(asked, components, opened, background, beginning, capture, clock, emit)
+        deciding = _deciding(asked, components, opened, background, beginning, capture, slots, clock, emit)
     except BaseException:
+        if back.salvaged is not None:
+            back.salvaged.left.release()  # it lies where it lay
         capture.close()
         background.close(CLOSE_WAIT_S)
         raise
+    if back.salvaged is not None:
+        _place(back.salvaged, opened, background)
     taker = Taker(
         capture=capture,
         components=components,
@@ -185,7 +191,7 @@ def _run(
         lasting=lasting,
         task=opened.task,
         attempt=opened.attempt.number,
-        claim=claim,
+        claim=claim_of(opened.store, opened.attempt.number),
         clock=clock,
         emit=emit,
     )
@@ -196,6 +202,7 @@ def _run(
         taker=taker,
         deciding=deciding,
         background=background,
+        rolling=_rolling(asked, opened, components, background, lasting, beginning, clock, emit),
         beginning=beginning,
         raise_failures=asked.settings.on_error == "raise",
         clock=clock,
@@ -203,6 +210,38 @@ def _run(
     )
     deciding.begin()
     return run
+
+
+def _exactness(components: Sequence[Component], feed: feeds.Feed | None, emit: Emit) -> Exactness:
+    exactness = exactness_of(components, feed.exactness if feed is not None else None)
+    if feed is not None and exactness.reasons:
+        emit(Note(text=f"a resume will be {exactness}"))
+    return exactness
+
+
+def _rolling(
+    asked: Asked,
+    opened: Opened,
+    components: Sequence[Component],
+    background: Background,
+    lasting: Lasting,
+    beginning: Beginning,
+    clock: Clock,
+    emit: Emit,
+) -> Rolling:
+    """What goes back when the training has diverged, as the settings want it."""
+    settings, how = asked.settings, asked.settings.rollback
+    return Rolling(
+        Wishes(on_divergence=settings.on_divergence, limit=how.limit, lr_scale=how.lr_scale, skip=how.skip),
+        opened=opened,
+        components=components,
+        background=background,
+        lasting=lasting,
+        fit=asked.fit,
+        beginning=beginning,
+        clock=clock,
+        emit=emit,
+    )
 
 
 def _tell_resumed(resumed: Resumed, late: str | None, emit: Emitter) -> None:
@@ -219,6 +258,7 @@ def _deciding(
     background: Background,
     beginning: Beginning,
     capture: Capture,
+    slots: ChosenSlots,
     clock: Clock,
     emit: Emitter,
 ) -> Deciding:
@@ -240,6 +280,10 @@ def _deciding(
     def tell(kind: str, step: int | None, values: Mapping[str, Any]) -> None:
         background.tell(kind, step=step, values=values)
 
+    if watched.perception is not None and watched.perception.diagnosis is not None:
+        observes = asked.settings.observe
+        states = watch_states(opened, background, slots, beginning.resumed, observes=observes, clock=clock, emit=emit)
+        watched = replace(watched, quarantine=states)
     deciding = Deciding(
         asked.policy, watched, tell=tell, append=background.record, clock=clock, emit=emit, step=beginning.step
     )
@@ -251,9 +295,16 @@ def _deciding(
     return deciding
 
 
-def _background(opened: Opened, asked: Asked, back: Back, lasting: Lasting, clock: Clock, emit: Emit) -> Background:
-    """The background, at work on what the last run has left: slots to give back, a checkpoint to compress, a snapshot
-    to place."""
+def _background(
+    opened: Opened,
+    asked: Asked,
+    components: Sequence[Component],
+    back: Back,
+    lasting: Lasting,
+    clock: Clock,
+    emit: Emit,
+) -> Background:
+    """The background, at work on what the last run has left: slots to give back, a checkpoint to compress."""
     resumed = back.beginning.resumed
     background = Background(
         opened=opened,
@@ -268,14 +319,16 @@ def _background(opened: Opened, asked: Asked, back: Back, lasting: Lasting, cloc
         clock=clock,
         emit=emit,
     )
+    if asked.settings.on_divergence != "ignore":
+        background.soundness = watch_soundness(
+            components, opened.store, resumed=resumed, tell=background.tell, emit=emit
+        )
     background.give_back(back.spare)
     background.stills.know(back.stills)
     if back.came_from is not None:
         background.stills.wrote(*back.came_from)
         background.stills.committed()
     background.settle_newest()  # what the last run left as it landed
-    if back.salvaged is not None:
-        _place(back.salvaged, opened, background)
     return background
 
 
@@ -293,7 +346,7 @@ def _place(salvaged: Salvaged, opened: Opened, background: Background) -> None:
 
     background.stills.know(salvaged.headed.stills)
     snapshot = snapshot_of(salvaged, opened.store, release=release)
-    background.submit(snapshot, describe=lambda snapshot, files: describe(salvaged.headed, files))
+    background.submit(snapshot, describe=lambda snapshot, files: described(salvaged, files))
 
 
 def _capture(asked: Asked, components: Sequence[Component], slots: Slots, clock: Clock, emit: Emit) -> Capture:

@@ -16,6 +16,7 @@ MementumError
 │   └── StateMismatch           the live objects do not fit what was stored; `differences` lists them
 ├── TaskInUse                   another living process trains the same task
 ├── Superseded                  a later attempt has taken the task over; this one saves and removes nothing more
+├── TrainingDiverged            the training has diverged, and going on would train a wreck
 └── SaveFailed                  a background save failed and `on_error="raise"` was asked for
 """
 
@@ -23,6 +24,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from shlex import quote
 from typing import ClassVar
 
 PAGE = "docs/errors.md"
@@ -196,6 +198,29 @@ class Superseded(MementumError):
             next_command=f"stop this process: attempt {by} goes on with the task",
         )
         self.task, self.attempt, self.by, self.host, self.pid = task, attempt, by, host, pid
+
+
+class TrainingDiverged(MementumError):
+    """The training has diverged and was stopped: `on_divergence` says `stop`, or no rollback has helped. `checkpoint`
+    and `kept_step`: the newest one from before the trouble, if there is one."""
+
+    def __init__(
+        self, task: str, why: str, *, step: int, onset: int | None, checkpoint: str | None, kept_step: int | None
+    ) -> None:
+        if checkpoint is None:
+            kept = "all checkpoints, of which none is clean and from before the trouble"
+            next_command = "mementum ls ROOT"
+        else:
+            kept = f"checkpoint {checkpoint} of step {kept_step}, from before the trouble, and all others"
+            next_command = f"mementum rollback ROOT {quote(task)} --to {checkpoint}, and start the program again"
+        since = "" if onset is None else f", from step {onset} on"
+        super().__init__(
+            f"the training of task {task!r} has diverged{since}, and was stopped at step {step}: {why}",
+            kept=kept,
+            next_command=next_command,
+        )
+        self.task, self.step, self.onset = task, step, onset
+        self.checkpoint, self.kept_step = checkpoint, kept_step
 
 
 class SaveFailed(MementumError):

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import Literal
 
-from mementum.records import Alarm, Notice, record
+from mementum.records import Alarm, Diagnosis, Health, Notice, record
 
 logger = logging.getLogger("mementum")
 
@@ -71,6 +71,35 @@ class Alarmed:
 
 
 @record
+class Diagnosed:
+    """What the vital signs say of the run's state has changed, after this step."""
+
+    step: int
+    diagnosis: Diagnosis
+
+
+@record
+class NotFinite:
+    """The state that a save has taken at `step` holds NaN, or an infinity that is not meant, in the tensor `name`: its
+    checkpoint is marked as diverged. `after_step`: the newest step before it whose state is known to be finite."""
+
+    id: str
+    step: int
+    name: str
+    after_step: int
+
+
+@record
+class Kept:
+    """The newest state from before a trouble's `onset` is on the disk, and stays."""
+
+    id: str
+    step: int
+    onset: int
+    reason: str
+
+
+@record
 class Noticed:
     """Somebody has said that the process will be stopped, or has asked for a save."""
 
@@ -122,6 +151,21 @@ class Swept:
 
 
 @record
+class RolledBack:
+    """The run has gone back to a checkpoint of an earlier step. `skipped`: steps whose batches are left out from there
+    on; `lr_scale`: what the learning rates are multiplied by by now, in all; `number`: of one trouble's rollbacks."""
+
+    checkpoint: str
+    step: int
+    from_step: int | None  # None where the plan was made by hand
+    onset: int | None
+    skipped: int
+    lr_scale: float
+    number: int
+    why: str
+
+
+@record
 class SaveSkipped:
     """A save that was decided did not happen; `reason` says why."""
 
@@ -161,6 +205,9 @@ Event = (
     | SnapshotKept
     | CameToNothing
     | Alarmed
+    | Diagnosed
+    | NotFinite
+    | Kept
     | Noticed
     | Settled
     | Removed
@@ -168,6 +215,7 @@ Event = (
     | SaveSkipped
     | Failed
     | PassedOver
+    | RolledBack
     | Note
 )
 Emit = Callable[[Event], None]
@@ -209,8 +257,18 @@ def _log(event: Event) -> None:
             logger.warning("%s", event.text)
         case Alarmed():
             logger.warning("alarm at step %d: %s", event.alarm.step, event.alarm.text)
+        case Diagnosed(step=step, diagnosis=told) if told.health is not Health.CLEAN:
+            logger.warning("%s from step %s on, seen at step %d: %s", told.health.value, told.onset, step, told.why)
+        case Diagnosed():
+            logger.warning("clean again at step %d", event.step)
+        case NotFinite():
+            logger.warning("step %d: %s is not finite: its checkpoint is diverged", event.step, event.name)
+        case Kept():
+            logger.warning("checkpoint %s of step %d is kept: %s", event.id, event.step, event.reason)
         case Noticed():
             logger.warning("%s at step %d", event.notice.source, event.step)
+        case RolledBack():
+            logger.warning("back to step %d, checkpoint %s: %s", event.step, event.checkpoint, event.why)
         case Committed():
             logger.info("step %d saved as %s (%s)", event.step, event.id, event.reason)
         case Settled():

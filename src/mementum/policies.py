@@ -13,6 +13,7 @@ from mementum.decide.before import BeforeStop
 from mementum.decide.budget import Within
 from mementum.decide.cost import CostOptimal
 from mementum.decide.feasibility import Limits, Planned, unmeetable
+from mementum.decide.flight import FlightRecorder, Recording
 from mementum.decide.granularity import ExactOften
 from mementum.decide.happening import BestMetric, OnEvent
 from mementum.decide.interval import EveryEpoch, EverySeconds, EverySteps
@@ -50,7 +51,17 @@ def policy_of(policy: Policy | None, settings: Settings, *, explicit: bool) -> P
             chosen = ExactOften(policy=chosen)
     if not explicit:
         chosen = Within(policy=chosen, max_lost_s=settings.tolerance.max_lost)
-    return Observing(policy=chosen) if settings.observe else chosen
+    if settings.observe:
+        return Observing(policy=chosen)
+    if settings.recorder is None or not judges(settings):
+        return chosen
+    recorder = FlightRecorder(every=settings.recorder.every, share=settings.recorder.share)
+    return Recording(policy=chosen, recorder=Within(policy=recorder, max_lost_s=settings.tolerance.max_lost))
+
+
+def judges(settings: Settings) -> bool:
+    """Whether it is seen, and matters, that a run diverges."""
+    return settings.vitals is not None and settings.alarms is not None and settings.on_divergence != "ignore"
 
 
 def _before_stop(settings: Settings) -> BeforeStop:

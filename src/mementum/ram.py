@@ -2,34 +2,45 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from blake3 import blake3
 
 from mementum.catalog import tasks
-from mementum.clock import Clock
+from mementum.catalog.judged import judged
 from mementum.errors import KeyMissing, MementumError, UsageError
 from mementum.events import Emit, Note, PassedOver
 from mementum.execute import head as heads
 from mementum.execute.attempts import key_of as claim_key
-from mementum.execute.claim import require_newest
-from mementum.execute.head import Headed, Still
+from mementum.execute.finite import first_bad, must_by_context
+from mementum.execute.head import Headed
 from mementum.execute.leftovers import Left, leftovers
+from mementum.execute.memory_slots import MemorySlots
 from mementum.execute.room import choose, look, within
-from mementum.execute.slots import MemorySlots, Slots
+from mementum.execute.slots import Slot, Slots
 from mementum.execute.snapshot import Image, Snapshot
-from mementum.execute.stills import Stills
 from mementum.format import context as contexts
-from mementum.opening import Opened, open_task, root_folder
-from mementum.records import Buffer, DataFile, Entry, Granularity, Health, Index, Manifest, StoredFile, record
+from mementum.frozen import Durable, located, read_still
+from mementum.opening import root_folder
+from mementum.records import (
+    NON_FINITE,
+    DataFile,
+    Entry,
+    Granularity,
+    Health,
+    Index,
+    Manifest,
+    StoredFile,
+    record,
+)
+from mementum.recover.choose import HEALTH_ORDER, healthier, newest_exact
 from mementum.recover.load import Loaded, load_raw
-from mementum.recover.read import read_files
-from mementum.saving import save_checkpoint
+from mementum.soundness import meant_before
 from mementum.storage.disk import PosixDisk
 from mementum.storage.store import Store
 
@@ -49,18 +60,6 @@ class Salvaged:
     durable: bool
 
 
-@record
-class Drained:
-    """What a drain has done: `placed` is None where there was nothing to carry, and `why` says why. `removed`: slots
-    whose memory was given back."""
-
-    task: str
-    placed: Manifest | None = None
-    folder: str | None = None
-    why: str | None = None
-    removed: int = 0
-
-
 def key_of(root: Path, task: str) -> str:
     """What the slots of a task in a root are called."""
     return blake3(f"{root}\0{task}".encode()).hexdigest()[:KEY_LENGTH]
@@ -75,6 +74,7 @@ class ChosenSlots:
         self._slots: Slots | MemorySlots | None = None
         self._count = 0
         self._chosen = False
+        self._held: frozenset[str] = frozenset()  # ids of snapshots that are kept
         self._lock = threading.Lock()
 
     def acquire(self, sizes: Sequence[int], *, safe_seq: int | None = None) -> Any:
@@ -99,6 +99,25 @@ class ChosenSlots:
         with self._lock:
             return isinstance(self._slots, Slots) and self._slots.newest_seq == seq
 
+    @property
+    def whole(self) -> frozenset[str]:
+        """The ids of the snapshots that the next start would find in memory."""
+        with self._lock:
+            return self._slots.whole if isinstance(self._slots, Slots) else frozenset()
+
+    def hold(self, id: str) -> Slot | None:
+        """The slot with the whole snapshot of this id, ours until it is released, and `close` leaves it; None if it is
+        in memory no more, or in use."""
+        with self._lock:
+            slot = self._slots.hold(id) if isinstance(self._slots, Slots) else None
+            self._held |= set() if slot is None else {id}
+            return slot
+
+    def let_go(self, id: str, slot: Slot) -> None:
+        """What `hold` gave is needed no more: it lies durable elsewhere, or nothing more can be done for it."""
+        self._held -= {id}
+        slot.release()
+
     def close(self, *, safe_seq: int | None = None) -> None:
         """Give the memory back, but for a whole snapshot that no disk has taken: the next start or a drain finds it."""
         if isinstance(self._slots, Slots):
@@ -106,7 +125,7 @@ class ChosenSlots:
             if keep:
                 text = "the newest snapshot is on no disk and stays in memory: `mementum drain ROOT` carries it there"
                 self._emit(Note(text=text))
-            self._slots.close(keep=keep)
+            self._slots.close(keep=keep, spare=self._held)
         elif self._slots is not None:
             self._slots.close()
 
@@ -138,28 +157,48 @@ def salvage(
     load: bool = True,
     spare: list[Left] | None = None,
 ) -> Salvaged | None:
-    """The newest whole snapshot in memory, if no checkpoint is newer and it is of no branch that a later attempt has
-    left behind. Torn and older ones are given back. Its slot stays ours until it is removed or released.
+    """The healthiest whole snapshot in memory, of equal ones the newest, if no checkpoint as healthy as it is newer and
+    it is of no branch that a later attempt has left behind. Torn and older ones are given back. Its slot stays ours
+    until it is removed or released.
 
-    Without `load` its tensors are not read, and one that is a checkpoint already is given back. What is to be given
-    back is added to `spare`, where there is one: that takes 0.2 s a gigabyte."""
+    With `load`, one that is not clean is given back too where a checkpoint is healthier: what was suspect when its
+    process died, or holds what is not finite, is come back from only if there is nothing better. Without, its tensors
+    are not loaded, and one that is a checkpoint already is given back. What is to be given back is added to `spare`,
+    where there is one: that takes 0.2 s a gigabyte."""
     attempt = max((entry.manifest.attempt for entry in entries), default=0)
-    exact = [entry.manifest for entry in entries if entry.manifest.granularity is Granularity.FULL]
-    seq = max((manifest.seq for manifest in exact), default=0)
-    newest = next((manifest.id for manifest in exact if manifest.seq == seq), None)
+    waiting = list(leftovers(FOLDER, key_of(root, task)))
+    known = {**_doubted(waiting), **judged(store)} if waiting else {}
     found: Salvaged | None = None
-    for left in leftovers(FOLDER, key_of(root, task)):
+    while waiting:
+        left = max(waiting, key=lambda one: _worth(one, known))
+        waiting.remove(left)
         stamp = left.stamp
-        durable = stamp is not None and stamp.id == newest
-        wanted = stamp is not None and (stamp.seq > seq or (durable and load)) and stamp.attempt >= attempt
-        if found is None and stamp is not None and wanted:
-            try:
-                found = _read(left, task, store, entries, load=load, durable=durable)
+        if stamp is not None and stamp.attempt >= attempt:
+            health, why = known.get(stamp.id, (Health.CLEAN, ""))
+            rival, better = newest_exact(entries, health), healthier(entries, health) if load else None
+            durable = rival is not None and rival.manifest.id == stamp.id
+            newer = rival is None or stamp.seq > rival.manifest.seq
+            if found is None and better is None and (newer or (durable and load)):
+                try:
+                    headed = _head_of(left, task, store, entries)
+                    bad = None if durable else _not_finite(left, headed, store)
+                    if bad is not None and health is not Health.DIVERGED:
+                        known[stamp.id] = (Health.DIVERGED, f"{bad} is not finite")
+                        waiting.append(left)
+                    else:
+                        found = _read(left, headed, store, health, bad, load=load, durable=durable)
+                except MementumError as error:  # it may be another program's to read, or a later version's: it stays
+                    emit(PassedOver(id=stamp.id, what=f"{left.path}: {error.message}"))
+                    left.release()
                 continue
-            except MementumError as error:  # it may be another program's to read, or a later version's: it stays
-                emit(PassedOver(id=stamp.id, what=f"{left.path}: {error.message}"))
-                left.release()
-                continue
+            instead = None if better is None else better.manifest
+            if found is not None:
+                instead = found.loaded.manifest
+            if instead is not None and newer and instead.seq < stamp.seq:
+                what = (
+                    f"it is {health.value} ({why}); the newest that is {instead.health.value}, of step {instead.step}"
+                )
+                emit(PassedOver(id=stamp.id, what=f"{left.path}: {what}, goes before it"))
         if spare is None:
             left.remove()
         else:
@@ -167,7 +206,33 @@ def salvage(
     return found
 
 
-def _read(left: Left, task: str, store: Store, entries: Sequence[Entry], *, load: bool, durable: bool) -> Salvaged:
+def _doubted(waiting: Sequence[Left]) -> dict[str, tuple[Health, str]]:
+    """What slots say of each other: a snapshot that was sealed in a trouble knows since when nothing is trusted, and
+    its process may have died before a journal did."""
+    known: dict[str, tuple[Health, str]] = {}
+    for left in waiting:
+        try:
+            doubt = None if left.stamp is None else heads.parse(left.stamp.head).told.doubt
+        except MementumError:  # whoever tries to come back from it says so
+            continue
+        if left.stamp is None or doubt is None:
+            continue
+        for one in (one.stamp for one in waiting if one.stamp is not None):
+            before = one.attempt == left.stamp.attempt and one.seq <= left.stamp.seq  # a newer one says it of itself
+            if before and one.step >= doubt.onset:
+                known[one.id] = (doubt.health, f"from step {doubt.onset} on: {doubt.why}")
+    return known
+
+
+def _worth(left: Left, known: Mapping[str, tuple[Health, str]]) -> tuple[int, tuple[int, int, str]]:
+    """Sorts what is tried first last: healthy before newer, and what holds no whole snapshot behind all that do."""
+    if left.stamp is None:
+        return (-len(HEALTH_ORDER), (0, 0, ""))
+    health = known[left.stamp.id][0] if left.stamp.id in known else Health.CLEAN
+    return (-HEALTH_ORDER.index(health), left.stamp.order)
+
+
+def _head_of(left: Left, task: str, store: Store, entries: Sequence[Entry]) -> Headed:
     assert left.stamp is not None
     headed = heads.parse(left.stamp.head)
     told = headed.told
@@ -176,15 +241,29 @@ def _read(left: Left, task: str, store: Store, entries: Sequence[Entry], *, load
     if told.claim != claim_of(store, told.attempt):
         why = f"attempt {told.attempt} of it is none of this folder's: another folder stood here"
         raise UsageError(f"{why}; `rm` gives its memory back")
-    stills = {name: _located(still, store, entries) for name, still in headed.stills.items()}
-    headed = replace(headed, stills=stills)
+    return replace(headed, stills={name: located(still, store, entries) for name, still in headed.stills.items()})
+
+
+def _not_finite(left: Left, headed: Headed, store: Store) -> str | None:
+    """The first tensor that has to be finite and is not, read where it lies. The context is taken as bare JSON: its
+    classes may be those of the training's program. Frozen tensors were looked at when they were written."""
+    try:
+        must = must_by_context(json.loads(headed.context)["components"])
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None  # a context of another form: whoever reads it says so
+    return first_bad(headed.layouts, _streams(left, headed), must, meant=meant_before(store))
+
+
+def _read(
+    left: Left, headed: Headed, store: Store, health: Health, bad: str | None, *, load: bool, durable: bool
+) -> Salvaged:
     streams = _streams(left, headed)
-    manifest = describe(headed, ())
-    if not load:  # nor is the context read: its classes may be those of the training's program
+    manifest = describe(headed, (), health, bad)
+    if not load:  # nor is the context read
         bare = Loaded(manifest=manifest, context={}, tensors={})
         return Salvaged(left=left, headed=headed, loaded=bare, durable=durable)
     context = contexts.parse(headed.context, "context")
-    streams |= {name: _read_still(still, store) for name, still in headed.stills.items()}
+    streams |= {name: read_still(still, store) for name, still in headed.stills.items()}
     files = tuple(DataFile(name=one.name, size=one.raw_size, blocks=()) for one in headed.layouts)
     tensors = tuple(tensor for one in headed.layouts for tensor in one.tensors)
     loaded = load_raw(manifest, Index(rank=0, files=files, tensors=tensors), context, streams)
@@ -201,39 +280,17 @@ def claim_of(store: Store, attempt: int) -> str:
         return ""
 
 
-def _streams(left: Left, headed: Headed) -> dict[str, Buffer]:
+def _streams(left: Left | Slot, headed: Headed) -> dict[str, memoryview]:
     moving = [layout for layout in headed.layouts if not layout.frozen]
     if [layout.raw_size for layout in moving] != [array.size for array in left.arrays]:
         raise UsageError("its files are not those of its plan")
     return {layout.name: array.data for layout, array in zip(moving, left.arrays, strict=True)}
 
 
-def _located(still: Still, store: Store, entries: Sequence[Entry]) -> Still:
-    """Where a file of frozen tensors is now: the checkpoint that had it may be removed, and others have it too."""
-    folders = dict.fromkeys((still.folder, *(entry.folder for entry in reversed(entries))))
-    has_it = (folder for folder in folders if _size(store, f"{folder}/{still.file.name}") == still.file.size)
-    return replace(still, folder=next(has_it, still.folder))
-
-
-def _size(store: Store, key: str) -> int | None:
-    return next((stat.size for stat in store.list(key) if stat.key == key), None)
-
-
-def _read_still(still: Still, store: Store) -> memoryview:
-    """A file of frozen tensors, proved."""
-    out = np.empty(still.file.size, np.uint8)
-
-    def take(number: int, begin: int, raw: Buffer) -> None:
-        out[begin : begin + len(raw)] = np.frombuffer(raw, np.uint8)
-
-    damage = read_files(store, still.folder, [still.file], take)
-    if damage:
-        raise UsageError(f"its frozen tensors cannot be read: {damage[0].key}: {damage[0].what}")
-    return out.data
-
-
-def describe(headed: Headed, files: Sequence[StoredFile]) -> Manifest:
-    """The manifest of a snapshot, by its own head."""
+def describe(
+    headed: Headed, files: Sequence[StoredFile], health: Health = Health.CLEAN, bad: str | None = None
+) -> Manifest:
+    """The manifest of a snapshot, by its own head. `bad`: the tensor in it that should be finite and is not."""
     told = headed.told
     return Manifest(
         id=told.id,
@@ -246,9 +303,9 @@ def describe(headed: Headed, files: Sequence[StoredFile]) -> Manifest:
         time=told.time,
         reason=told.save.reason,
         granularity=Granularity(told.save.granularity),
-        health=Health.CLEAN,
+        health=health if bad is None else Health.DIVERGED,
         files=tuple(files),
-        decision={**told.save.numbers, "cause": told.save.cause},
+        decision={**told.save.numbers, "cause": told.save.cause, **({} if bad is None else {NON_FINITE: bad})},
         metrics=told.metrics,
         debug_info=told.debug_info,
         exactness=told.exactness,
@@ -258,29 +315,22 @@ def describe(headed: Headed, files: Sequence[StoredFile]) -> Manifest:
     )
 
 
-class Durable:
-    """A file of frozen tensors as a raw stream: what `Stills` asks of one, told by the file itself."""
-
-    names: tuple[tuple[str, str], ...] = ()
-
-    def __init__(self, still: Still, store: Store) -> None:
-        self._still, self._store = still, store
-
-    def __getitem__(self, piece: slice, /) -> memoryview:
-        start, stop, _ = piece.indices(self._still.file.size)
-        return self._store.get(f"{self._still.folder}/{self._still.file.name}", start, stop - start)
-
-    def digests(self) -> tuple[str, ...]:
-        return tuple(block.digest for block in self._still.file.blocks)
-
-    def changed(self) -> str | None:
-        return None
+def described(salvaged: Salvaged, files: Sequence[StoredFile]) -> Manifest:
+    """The manifest of a snapshot that was salvaged, which says what is known of it."""
+    return replace(salvaged.loaded.manifest, files=tuple(files))
 
 
 def snapshot_of(salvaged: Salvaged, store: Store, *, release: Callable[[], None]) -> Snapshot:
     """The snapshot again, to be written like one of a living process."""
-    headed, told = salvaged.headed, salvaged.headed.told
-    streams: Mapping[str, Any] = _streams(salvaged.left, headed)
+    return snapshot_in(salvaged.left, salvaged.headed, store, release=release)
+
+
+def snapshot_in(
+    slot: Left | Slot, headed: Headed, store: Store, *, release: Callable[[], None], began_s: float = 0.0
+) -> Snapshot:
+    """The snapshot that a slot holds, to be written once more. `began_s`: by the clock, from when on that is wanted."""
+    told = headed.told
+    streams: Mapping[str, Any] = _streams(slot, headed)
     images = tuple(
         Image(layout=layout, raw=Durable(headed.stills[layout.name], store), steady=True)
         if layout.frozen
@@ -301,53 +351,7 @@ def snapshot_of(salvaged: Salvaged, store: Store, *, release: Callable[[], None]
         exactness=told.exactness,
         blocked_s=0.0,
         release=release,
-    )
-
-
-def drain(root: str | Path, task: str, *, clock: Clock, emit: Emit) -> Drained:
-    """Carry the newest snapshot of a dead run to the disk. TaskInUse if a living process has the task."""
-    folder = root_folder(root)
-    opened = open_task(folder, task, about={}, clock=clock, emit=emit)
-    try:
-        before = len(left_of(folder, task))
-        entries = opened.catalog.entries(opened.home)
-        salvaged = salvage(folder, task, store=opened.store, entries=entries, emit=emit, load=False)
-        if salvaged is None:
-            return _nothing_to_carry(folder, task, before)
-        try:
-            manifest = _place(salvaged, opened, clock, emit)
-        except BaseException:
-            salvaged.left.release()  # it lies where it lay
-            raise
-        salvaged.left.remove()
-        found = [entry.folder for entry in opened.catalog.entries(opened.home) if entry.manifest.id == manifest.id]
-        return Drained(task=task, placed=manifest, folder=f"{opened.home}/{found[0]}", removed=before)
-    finally:
-        opened.close()
-
-
-def _nothing_to_carry(folder: Path, task: str, before: int) -> Drained:
-    stay = left_of(folder, task)
-    why = "all that was in memory is on the disk"
-    if stay:
-        why = f"what is in memory is not of this task as it stands here, and stays: {', '.join(stay)}"
-    elif not before:
-        why = "no process has left a snapshot in memory"
-    return Drained(task=task, why=why, removed=before - len(stay))
-
-
-def _place(salvaged: Salvaged, opened: Opened, clock: Clock, emit: Emit) -> Manifest:
-    stills = Stills()
-    stills.know(salvaged.headed.stills)
-    return save_checkpoint(
-        snapshot_of(salvaged, opened.store, release=lambda: None),
-        home=opened.home,
-        store=opened.store,
-        catalog=opened.catalog,
-        describe=lambda snapshot, files: describe(salvaged.headed, files),
-        emit=emit,
-        require_newest=lambda: require_newest(opened.store, opened.attempt.number, task=opened.task, clock=clock),
-        stills=stills,
+        began_s=began_s,
     )
 
 

@@ -301,6 +301,9 @@ class Manifest:
         return sum(file.size for file in self.files)
 
 
+NON_FINITE = "non_finite"  # what a manifest's decision calls the tensor that made it diverged
+
+
 @record
 class Entry:
     """What the catalog knows of a checkpoint: its manifest, where it lies, and the facts that came later."""
@@ -316,8 +319,10 @@ class Entry:
 
     @property
     def health(self) -> Health:
-        """As far as it is known by now."""
-        return self.manifest.health if self.judged is None else self.judged
+        """As far as it is known by now. A state that is not finite stays diverged, whatever the run did later."""
+        if self.judged is None or NON_FINITE in self.manifest.decision:
+            return self.manifest.health
+        return self.judged
 
     @property
     def order(self) -> tuple[int, int, str]:
@@ -334,6 +339,14 @@ class Fact:
     checkpoint: str | None = None
     step: int | None = None
     values: Mapping[str, Any] = field(default_factory=dict)
+
+
+@record
+class Detour:
+    """Batches that are thrown away: `groups` steps' worth of them, before those of step `at_step` are taken."""
+
+    at_step: int
+    groups: int
 
 
 @record

@@ -5,24 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from pathlib import Path
-from typing import Any
+from shlex import quote
 
 from mementum.background import Lasting
-from mementum.catalog import facts
+from mementum.catalog import facts, plans
+from mementum.catalog.plans import Plan
 from mementum.catalog.rebuild import refresh
 from mementum.clock import Clock, timestamp
-from mementum.errors import CheckpointDamaged, MementumError, NothingToResume, StateMismatch, StoreError
-from mementum.events import Emit, Failed, PhaseBegan, PhaseEnded
+from mementum.errors import CheckpointDamaged, NothingToResume, StoreError
+from mementum.events import Emit, Failed, Note, PhaseBegan, PhaseEnded
 from mementum.execute.head import Still
 from mementum.execute.leftovers import Left
-from mementum.live import feeds, rng
+from mementum.live import feeds
 from mementum.live.component import Component
 from mementum.live.fitting import Fit
 from mementum.opening import Opened
 from mementum.ram import Salvaged, salvage
-from mementum.records import Entry, Fact, Granularity, Index, Resumed, record
-from mementum.resuming import REFUSALS, Found, newest_whole, put_back, versions_that_differ
-from mementum.run import Beginning
+from mementum.records import Damage, Entry, Fact, Granularity, Index, record
+from mementum.recover.load import Loaded
+from mementum.restoring import Beginning, restore, rolled_back
+from mementum.resuming import Found, newest_whole, read_entry
 
 SHOWN_MAX = 10  # pieces of damage in a message; `mementum doctor` tells all of it
 
@@ -72,11 +74,13 @@ def begin(
         if resume == "never":
             nothing = Beginning(values={})
             return Back(beginning=nothing, seq=seq, saved_seq=saved_seq, salvaged=salvaged, spare=tuple(spare))
-        found = _found(salvaged) or _from_disk(opened, entries, resume, clock, emit)
+        plan = _pending(opened, entries, salvaged)
+        found = _of_plan(plan, opened, entries) or _found(salvaged) or _from_disk(opened, entries, resume, clock, emit)
         if found is None:
             emit(PhaseEnded(phase="resume", duration_s=clock.monotonic() - began_s))
             return Back(beginning=Beginning(values={}), seq=seq, saved_seq=saved_seq, spare=tuple(spare))
-        beginning = _put_back(found, components, feed, lasting, fit, began_s, clock, tier="ram" if salvaged else "ssd")
+        tier = "ram" if salvaged and plan is None else "ssd"
+        beginning = restore(found, components, feed, lasting, fit, began_s=began_s, clock=clock, tier=tier, plan=plan)
     except BaseException:
         if salvaged is not None:
             salvaged.left.release()  # it lies where it lay
@@ -84,6 +88,8 @@ def begin(
             left.remove()
         raise
     emit(PhaseEnded(phase="resume", id=found.loaded.manifest.id, duration_s=clock.monotonic() - began_s))
+    if plan is not None:
+        salvaged = _told_planned(plan, beginning, salvaged, spare, emit)
     if salvaged is not None and salvaged.durable:
         stills = salvaged.headed.stills
         return Back(beginning=beginning, seq=seq, saved_seq=saved_seq, spare=(*spare, salvaged.left), stills=stills)
@@ -103,6 +109,49 @@ def _found(salvaged: Salvaged | None) -> Found | None:
     if salvaged is None:
         return None
     return Found(loaded=salvaged.loaded, folder=salvaged.left.path, passed_over=())
+
+
+def _pending(opened: Opened, entries: Sequence[Entry], salvaged: Salvaged | None) -> Plan | None:
+    """The rollback that was decided and not done, if any: that of a process that died, or one by hand."""
+    plan = plans.newest(opened.store)
+    saved = [entry.manifest for entry in entries if entry.manifest.granularity is Granularity.FULL]
+    if salvaged is not None:
+        saved.append(salvaged.loaded.manifest)
+    if plan is None or not plans.is_pending(plan, ((manifest.seq, manifest.attempt) for manifest in saved)):
+        return None
+    return plan
+
+
+def _of_plan(plan: Plan | None, opened: Opened, entries: Sequence[Entry]) -> Found | None:
+    """The checkpoint that a plan, if there is one, goes back to. NothingToResume or CheckpointDamaged if it cannot be
+    had: another one would not be what was decided."""
+    if plan is None:
+        return None
+    kept = "all checkpoints and the plan, as they are; nothing was changed"
+    next_command = f"mementum rollback ROOT {quote(opened.task)} --to another one, or --cancel"
+    entry = next((entry for entry in entries if entry.manifest.id == plan.target), None)
+    if entry is None:
+        told = f"task {opened.task!r} is to go back to checkpoint {plan.target} of step {plan.step} ({plan.why})"
+        raise NothingToResume(f"{told}, which is not there any more", kept=kept, next_command=next_command)
+    result = read_entry(entry, opened.store)
+    if not isinstance(result, Loaded):
+        damage: Sequence[Damage] = result
+        found = [(one.key, f"{one.what}; a rollback is to go back to it") for one in damage]
+        raise CheckpointDamaged(plan.target, found, kept=kept, next_command=next_command)
+    return Found(loaded=result, folder=entry.folder, passed_over=())
+
+
+def _told_planned(
+    plan: Plan, beginning: Beginning, salvaged: Salvaged | None, spare: list[Left], emit: Emit
+) -> Salvaged | None:
+    """Tell that the plan was done. A snapshot in memory is of the branch that was left: its memory is given back."""
+    emit(rolled_back(plan, beginning.course))
+    if salvaged is not None:
+        spare.append(salvaged.left)
+        if not salvaged.durable:
+            step = salvaged.loaded.manifest.step
+            emit(Note(text=f"a snapshot of step {step} in memory is of the branch that was left, and is given up"))
+    return None
 
 
 def _from_disk(opened: Opened, entries: Sequence[Entry], resume: str, clock: Clock, emit: Emit) -> Found | None:
@@ -130,92 +179,3 @@ def _from_disk(opened: Opened, entries: Sequence[Entry], resume: str, clock: Clo
                 next_command='begin it with resume="auto", or look with `mementum ls ROOT`',
             )
     return found
-
-
-def _put_back(
-    found: Found,
-    components: Sequence[Component],
-    feed: feeds.Feed | None,
-    lasting: Lasting,
-    fit: Fit,
-    began_s: float,
-    clock: Clock,
-    *,
-    tier: str,
-) -> Beginning:
-    try:
-        return _put_all_back(found, components, feed, lasting, fit, began_s, clock, tier)
-    except (RuntimeError, ValueError, TypeError, LookupError, AttributeError) as cause:
-        if isinstance(cause, MementumError):
-            raise
-        id = found.loaded.manifest.id
-        what = f"it is no context of ours: {type(cause).__name__}: {cause}"
-        raise CheckpointDamaged(id, [(f"{found.folder}/context", what)], kept="all live objects") from cause
-
-
-def _put_all_back(
-    found: Found,
-    components: Sequence[Component],
-    feed: feeds.Feed | None,
-    lasting: Lasting,
-    fit: Fit,
-    began_s: float,
-    clock: Clock,
-    tier: str,
-) -> Beginning:
-    manifest, context = found.loaded.manifest, found.loaded.context
-    place = context["feed"] if feed is not None else None
-    unfit = feeds.check(feed, place) if feed is not None and place is not None else []
-    bring_back = feeds.remember(feed) if feed is not None else None
-    generators = rng.read()
-    try:
-        if context["rng"] is not None:
-            rng.apply(context["rng"])
-        if feed is not None and place is not None and not unfit:
-            _move(feed, place, manifest.id)
-        result = put_back(found.loaded, components, fit=fit, also=() if fit.partial else unfit)
-    except BaseException:
-        if bring_back is not None:
-            bring_back()
-        rng.apply(generators)
-        raise
-    if context["rng"] is not None:  # again: an object's own load may have drawn from them
-        rng.apply(context["rng"])
-    resumed = Resumed(
-        checkpoint=manifest.id,
-        step=manifest.step,
-        epoch=manifest.epoch,
-        reason=manifest.reason,
-        passed_over=found.passed_over,
-        tier=tier,
-        rung="exact" if not (result.left_out or unfit) else "partial",
-        differs=(
-            *versions_that_differ(manifest.versions, lasting.versions),
-            *rng.inexact(context["rng"]),
-            *result.besides,
-        ),
-        left_out=(*result.left_out, *unfit),
-        duration_s=clock.monotonic() - began_s,
-    )
-    return Beginning(
-        resumed=resumed,
-        step=manifest.step,
-        rng=context["rng"],
-        feed=context["feed"],
-        iterating=context["iterating"],
-        partial=fit.partial,
-        values=context["values"],
-        perceived=context.get("perceived"),
-    )
-
-
-def _move(feed: feeds.Feed, place: Mapping[str, Any], id: str) -> None:
-    try:
-        feeds.apply(feed, place)
-    except REFUSALS as cause:
-        raise StateMismatch(
-            id,
-            [f"the data refused its place: {type(cause).__name__}: {cause}"],
-            kept="the checkpoint and all live objects, as they were",
-            next_command="mend load_state_dict of the loader, or give the data that was stored",
-        ) from cause

@@ -11,35 +11,24 @@ from typing import Any
 
 from mementum.assemble import NO_DATA, OWN_LOOP, held, is_text, number, require_count, step_number
 from mementum.background import Background
+from mementum.batches import Batches
 from mementum.clock import Clock
 from mementum.decide.policy import both
 from mementum.deciding import Deciding
-from mementum.errors import SaveFailed, StateMismatch, UsageError
-from mementum.events import Emit, Failed, Note, SaveSkipped
-from mementum.live import feeds, rng
+from mementum.errors import SaveFailed, UsageError
+from mementum.events import Emit, Failed, Note, RolledBack, SaveSkipped
+from mementum.live.feeds import Feed
 from mementum.opening import Opened
 from mementum.perceive.situation import Told
-from mementum.records import Exactness, Resumed, Save, record
+from mementum.records import Exactness, Health, Save
+from mementum.restoring import Beginning
+from mementum.rolling import Rolling
 from mementum.taking import Moment, Taker
 
 RECENT = 10  # steps whose metrics go into a manifest as `debug_info`
 NOTICE = "notice"  # the cause of a save before the process is stopped
 LEAVING = ("SystemExit", "KeyboardInterrupt")  # how a program leaves the loop, once it was told to stop
 CLOSE_WAIT_S = 600.0  # for the last save to become durable; a disk that needs longer is reported, not waited for
-
-
-@record
-class Beginning:
-    """Where a run begins: at nothing, or at what was resumed."""
-
-    resumed: Resumed | None = None
-    step: int = 0
-    rng: Mapping[str, Any] | None = None
-    feed: Mapping[str, Any] | None = None
-    partial: bool = False  # whether what does not fit is left out
-    iterating: bool = False  # whether the data had an iterator when the state was saved
-    values: Mapping[str, Any]
-    perceived: Mapping[str, Any] | None = None  # what was remembered of the run's vital signs
 
 
 class Run:
@@ -54,11 +43,12 @@ class Run:
         self,
         *,
         opened: Opened,
-        feed: feeds.Feed | None,
+        feed: Feed | None,
         exactness: Exactness,
         taker: Taker,
         deciding: Deciding,
         background: Background,
+        rolling: Rolling,
         beginning: Beginning,
         raise_failures: bool,
         clock: Clock,
@@ -69,10 +59,9 @@ class Run:
         self.resumed = beginning.resumed
         self.exactness = exactness
         self._opened, self._taker, self._deciding = opened, taker, deciding
-        self._feed, self._background, self._clock, self._emit = feed, background, clock, emit
-        self._raise_failures, self._partial = raise_failures, beginning.partial
-        self._rng, self._feed_tree, self._iterating = beginning.rng, beginning.feed, beginning.iterating
-        self._iterator: Iterator[Any] | None = None
+        self._rolling, self._batches = rolling, Batches(feed, beginning)
+        self._background, self._clock, self._emit = background, clock, emit
+        self._raise_failures = raise_failures
         self._recent: deque[dict[str, Any]] = deque(maxlen=RECENT)
         self._pending: Save | None = None
         self._in_body = False
@@ -92,17 +81,27 @@ class Run:
         """Plain values of the program's own, by name: saved, and there again after a resume."""
         return self._values
 
+    @property
+    def rolled_back(self) -> tuple[RolledBack, ...]:
+        """The rollbacks of this attempt, oldest first."""
+        return self._rolling.rolled_back
+
+    @property
+    def lr_scale(self) -> float:
+        """What rollbacks have multiplied the learning rates by, 1.0 if nothing: for a program that sets its own."""
+        return self._rolling.course.lr_scale
+
     # The loop.
 
     @property
     def epoch(self) -> int:
         """The number of the epoch that the loop is in, from 0."""
-        return self._feed.epoch if self._feed is not None else 0
+        return self._batches.epoch
 
     @property
     def ends_epoch(self) -> bool:
         """Whether the present batch is the last of its epoch, as far as the data can tell."""
-        return self._feed is not None and self._feed.ends_epoch() is True
+        return self._batches.ends_epoch
 
     def steps(
         self, data: Any, total: int | None = None, *, epochs: int | None = None, accumulate: int = 1
@@ -110,7 +109,8 @@ class Run:
         """Yield (step, batch) from where the run stands until `total` steps or `epochs` epochs are done in all.
 
         With `accumulate` > 1 a step takes a list of that many batches (fewer at an epoch's end). What the body of
-        the loop does, all of it, belongs to its step: a save decided by `record` is taken when the body has ended.
+        the loop does, all of it, belongs to its step: a save decided by `record` is taken when the body has ended, and
+        so is a rollback, after which the steps come again from the one after the checkpoint's.
         """
         if (total is None) == (epochs is None):
             raise UsageError("give run.steps either total (steps in all) or epochs")
@@ -120,74 +120,31 @@ class Run:
         self._stepped, self._total = True, total
         kept = tuple(reason for reason in self.exactness.reasons if reason != OWN_LOOP)
         self.exactness = replace(self.exactness, reasons=kept)
-        return self._steps(self._attach(data), total, epochs, accumulate)
+        self._attach(data)
+        return self._steps(total, epochs, accumulate)
 
-    def _steps(
-        self, feed: feeds.Feed, total: int | None, epochs: int | None, accumulate: int
-    ) -> Iterator[tuple[int, Any]]:
-        empty = 0
-        while (total is None or self.step < total) and (epochs is None or feed.epoch < epochs):
-            # An iterator that an earlier loop left in the middle of its epoch goes on where it stood.
-            batches = self._iterator = self._iterator or self._begin_epoch(feed)
-            before = self.step
-            while total is None or self.step < total:
-                group = feeds.take(feed, batches, accumulate)
-                if not group:
-                    feed.end_epoch()
-                    self._iterating, self._iterator = False, None
-                    break
-                self.step += 1
-                self._in_body, self._left = True, False
-                try:
-                    yield self.step, group[0] if accumulate == 1 else group
-                except GeneratorExit:  # a `break`, or an exception in the body
-                    self._in_body, self._left = False, True
-                    raise
-                self._in_body = False
-                self._end_step()
-                if self._closed:  # as a notice wanted it
-                    return
-            empty = 0 if self.step > before else empty + 1
-            if empty > 1:  # once is the end of the epoch in which the run was interrupted
-                raise UsageError("the data yields no batches", next_command="look at the loader and its sampler")
+    def _steps(self, total: int | None, epochs: int | None, accumulate: int) -> Iterator[tuple[int, Any]]:
+        while total is None or self.step < total:
+            group = self._batches.take(self.step + 1, accumulate=accumulate, epochs=epochs)
+            if group is None:
+                return
+            self.step += 1
+            self._in_body, self._left = True, False
+            try:
+                yield self.step, group[0] if accumulate == 1 else group
+            except GeneratorExit:  # a `break`, or an exception in the body
+                self._in_body, self._left = False, True
+                raise
+            self._in_body = False
+            self._end_step()
+            if self._closed:  # as a notice wanted it
+                return
 
-    def _begin_epoch(self, feed: feeds.Feed) -> Iterator[Any]:
-        """An iterator over the data, with the generators as they were when the state was saved.
-
-        Making an iterator draws random numbers. Where the stored state had one already, the generators are put back
-        after it is made, otherwise before."""
-        stored, self._rng = self._rng, None
-        # Persistent workers are one iterator for all epochs, which has drawn in the first.
-        drawn = self._iterating or (feed.epoch > 0 and getattr(feed.source, "persistent_workers", False))
-        if stored is not None and not drawn:
-            rng.apply(dict(stored))
-        batches = feed.begin()
-        if stored is not None and drawn:
-            rng.apply(dict(stored))
-        self._iterating = True
-        return batches
-
-    def _attach(self, data: Any) -> feeds.Feed:
-        """The feed for the loop's data: the one of `open_run`, or a new one that takes the stored place over."""
-        if self._feed is not None:
-            if self._feed.source is not data:
-                raise UsageError(
-                    "run.steps was given other data than before: a run has one source of data, whose place it keeps",
-                    next_command="give the same loader to open_run(data=…) and to every run.steps",
-                )
-            return self._feed
-        feed = feeds.feed_for(data)
-        differences = feeds.check(feed, self._feed_tree) if self._feed_tree is not None else []
-        if differences and not self._partial:
-            raise StateMismatch(
-                self.resumed.checkpoint if self.resumed else "",
-                differences,
-                kept="the checkpoint",
-                next_command='give the data that was stored, or begin anew with resume="never"',
-            )
-        if self._feed_tree is not None and not differences:
-            feeds.apply(feed, self._feed_tree)
-        self._feed = feed
+    def _attach(self, data: Any) -> None:
+        """Step over this data, and tell what of its place would not come back."""
+        feed = self._batches.attach(data)
+        if feed is None:
+            return
         self._deciding.shield(data)
         self.exactness = Exactness(
             reasons=(*(reason for reason in self.exactness.reasons if reason != NO_DATA), *feed.exactness.reasons),
@@ -195,7 +152,6 @@ class Run:
         )
         if feed.exactness.reasons:
             self._emit(Note(text=f"a resume will be {self.exactness}"))
-        return feed
 
     # What the loop tells.
 
@@ -212,8 +168,8 @@ class Run:
             raise SaveFailed("a save in the background failed", kept="older checkpoints") from failure
         if not self._in_body:
             self.step = self.step + 1 if step is None else step_number(step)
-            self._rng = None  # a loop of the user's own draws from the generators as they are
-            if self._feed is not None and not self._stepped and OWN_LOOP not in self.exactness.reasons:
+            self._batches.drew()  # a loop of the user's own draws from the generators as they are
+            if self._batches.feed is not None and not self._stepped and OWN_LOOP not in self.exactness.reasons:
                 self.exactness = replace(self.exactness, reasons=(*self.exactness.reasons, OWN_LOOP))
                 self._emit(Note(text=f"a resume will be {self.exactness}"))
         first, self._recorded_step = self._recorded_step is None, self.step
@@ -287,10 +243,37 @@ class Run:
         """A step is over. Save what is decided; if the process is to be stopped, a save has come before that."""
         if self._deciding.is_stopping and (self._pending is None or self._pending.cause != NOTICE):
             self._pending = both(self._deciding.urgent(self._now()), self._pending)
+        if self._is_lost and not self._deciding.is_stopping:  # who is told to stop saves; the next start begins clean
+            self._go_back()
+            return
+        self._rolling.check_rates()
         self._save_if_pending()
         if self._deciding.has_put_off:  # also by a signal that came while the state was copied
             self._save_before_stop()
             self.close(why="told to stop")
+
+    @property
+    def _is_lost(self) -> bool:
+        """Whether this step has shown that the state is past hope, and something is to be done about it."""
+        if not self._rolling.acts or self._deciding.observes or self._recorded_step != self.step:
+            return False
+        return self._deciding.diagnosis.health is Health.DIVERGED
+
+    def _go_back(self) -> None:
+        """To before the trouble, with everything; TrainingDiverged where that is not wanted, or cannot be."""
+        diagnosis = self._deciding.diagnosis
+        self._pending = None  # of the wreck
+        self.wait()
+        if not self._rolling.goes_back(stepped=self._stepped):
+            raise self._rolling.stopped(diagnosis, self.step)
+        beginning = self._rolling.back(diagnosis, self.step, self._batches.feed)
+        self._batches.rewound(beginning)
+        self.step = self._recorded_step = beginning.step
+        self._values.clear()
+        self._values.update(beginning.values)
+        self._recent.clear()
+        self._events.clear()
+        self._deciding.rewound(beginning.perceived, beginning.step)
 
     def _save_before_stop(self) -> None:
         """The state of now once more, where nothing has come of the save of it, or the newest is of an earlier step."""
@@ -323,12 +306,13 @@ class Run:
             step=self.step,
             epoch=self.epoch,
             values=self.values,
-            rng=rng.read() if self._rng is None else dict(self._rng),
-            iterating=self._iterating,
-            feed=feeds.tree_of(self._feed) if self._feed is not None else self._feed_tree,
+            rng=self._batches.generators(),
+            iterating=self._batches.iterating,
+            feed=self._batches.place(),
             recent=tuple(self._plain(row) for row in self._recent),
             exactness=self.exactness.reasons,
             perceived=self._deciding.remembered(),
+            course=self._rolling.course,
         )
 
     def _plain(self, row: Mapping[str, Any]) -> dict[str, Any]:

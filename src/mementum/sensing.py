@@ -29,6 +29,7 @@ from mementum.perceive.costs import Costs, Planned
 from mementum.perceive.gradients import Gradients
 from mementum.perceive.hang import Watch
 from mementum.perceive.hazards import Hazards
+from mementum.perceive.health import Judge
 from mementum.perceive.memory import Memory
 from mementum.perceive.notices import Notices
 from mementum.perceive.recorder import Recorder
@@ -148,9 +149,10 @@ def _vital_parts(
             tell=tell,
         )
     if settings.alarms is not None:
-        parts["detectors"] = Detectors(
-            _limits(settings.alarms), scaled=scaled, which=settings.alarms.which, seen=past.seen
-        )
+        limits = _limits(settings.alarms)
+        parts["detectors"] = Detectors(limits, scaled=scaled, which=settings.alarms.which, seen=past.seen)
+        if settings.on_divergence != "ignore":
+            parts["judge"] = Judge(hold=settings.health.hold, confirm=settings.health.confirm, limits=limits)
     return parts
 
 

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from mementum.background import Background, Lasting
 from mementum.clock import Clock, timestamp
+from mementum.decide.rollback import Course, plain
 from mementum.events import CameToNothing, Cost, Emit, Note, PhaseBegan, PhaseEnded, SaveSkipped, SnapshotKept
 from mementum.execute import head as heads
 from mementum.execute.capture import Capture, Captured
@@ -19,7 +20,7 @@ from mementum.format import context as contexts
 from mementum.format import typed_json
 from mementum.live.component import Component
 from mementum.once import Once
-from mementum.records import Granularity, Reach, Save, record
+from mementum.records import Granularity, Health, Reach, Save, record
 
 WEIGHTS_FILE = ".safetensors"  # how the names of files end that hold weights alone
 DIRECT_WAIT_S = 3600.0  # for a disk that takes the state straight from the live tensors, while the loop stands still
@@ -40,6 +41,7 @@ class Moment:
     feed: Mapping[str, Any] | None
     recent: tuple[Mapping[str, Any], ...]
     exactness: tuple[str, ...]
+    course: Course = Course()  # what rollbacks have made of the run
     perceived: Callable[[], Mapping[str, Any] | None] | None = None  # reads what is remembered of the vital signs
 
     @property
@@ -213,6 +215,8 @@ class Taker:
             else typed_json.Encoded(data=typed_json.encode(dict(now.feed), path="$.feed")),
             "values": typed_json.Encoded(data=typed_json.encode(dict(now.values), path="$.values")),
         }
+        if now.course != Course():
+            fields["rollback"] = plain(now.course)
         perceived = now.perceived
         context = Once(lambda: contexts.render(fields if perceived is None else {**fields, "perceived": perceived()}))
         seq, time = self._background.next_seq(), timestamp(self._clock.now())
@@ -236,10 +240,11 @@ class Taker:
             began_s=began_s,
         )
         label = Label(id=id, seq=seq, attempt=self._attempt, step=now.step)
-        captured.seal(label, lambda: self._head(snapshot))
+        parent = self._background.ancestor  # now: it is sealed when this one is on its way too
+        captured.seal(label, lambda: self._head(snapshot, parent))
         return snapshot
 
-    def _head(self, snapshot: Snapshot) -> bytes | None:
+    def _head(self, snapshot: Snapshot, parent: str | None) -> bytes | None:
         """What the slot says of its snapshot; None while frozen files that it needs are not durable yet."""
         stills = self._background.stills.proved(snapshot.images)
         if stills is None:
@@ -252,7 +257,7 @@ class Taker:
             seq=snapshot.seq,
             attempt=self._attempt,
             claim=self._claim,
-            parent=self._background.parent,
+            parent=parent,
             step=snapshot.step,
             epoch=snapshot.epoch,
             time=snapshot.time,
@@ -265,6 +270,7 @@ class Taker:
             versions=self._lasting.versions,
             code=self._lasting.code,
             user=self._lasting.user,
+            doubt=self._doubt(),
         )
         layouts = tuple(image.layout for image in snapshot.images)
         held, of, planned = self._planned
@@ -272,6 +278,12 @@ class Taker:
             planned = heads.render_plan(layouts, stills)
             self._planned = (layouts, stills, planned)
         return heads.render(told, planned, snapshot.context())
+
+    def _doubt(self) -> heads.Doubt | None:
+        now = self._background.diagnosis()
+        if now.health is Health.CLEAN or now.onset is None:
+            return None
+        return heads.Doubt(health=now.health, onset=now.onset, why=now.why)
 
 
 def _parts(granularity: Granularity, captured: Captured) -> tuple[tuple[Image, ...], dict[str, Mapping[str, object]]]:

@@ -23,6 +23,7 @@ def entry(
     health: Health = Health.CLEAN,
     damaged: str | None = None,
     metrics: dict[str, float] | None = None,
+    judged: Health | None = None,
 ) -> Entry:
     manifest = Manifest(
         id=id or f"c1m8njm{seq:010d}",
@@ -38,7 +39,7 @@ def entry(
         health=health,
         files=(),
     )
-    return Entry(manifest=manifest, folder=f"step_{seq:010d}", metrics=metrics or {}, damaged=damaged)
+    return Entry(manifest=manifest, folder=f"step_{seq:010d}", metrics=metrics or {}, damaged=damaged, judged=judged)
 
 
 def chosen(entries: list[Entry], text: str) -> int:
@@ -172,3 +173,30 @@ def test_long_lists_are_cut() -> None:
     with pytest.raises(NoSuchAddress, match=r"steps 250, .*, 160 and 15 more\n") as caught:
         chosen([entry(seq) for seq in range(1, 26)], "@7")
     assert caught.value.next_command == "mementum ls ROOT"
+
+
+def test_clean_goes_by_what_is_known_by_now() -> None:
+    entries = [
+        entry(1),
+        entry(2, health=Health.SUSPECT, judged=Health.CLEAN),
+        entry(3, judged=Health.SUSPECT),
+        entry(4, judged=Health.DIVERGED),
+    ]
+    assert (chosen(entries, "t@clean"), chosen(entries, "t@exact"), chosen(entries, "t")) == (2, 4, 4)
+    with pytest.raises(NoSuchAddress, match="has no checkpoint that is clean; what there is: full, suspect"):
+        chosen([entry(3, judged=Health.SUSPECT)], "t@clean")
+
+
+def test_best_is_one_that_is_clean() -> None:
+    entries = [
+        entry(1, metrics={"loss": 0.3}),
+        entry(2, metrics={"loss": 0.2}, health=Health.SUSPECT, judged=Health.CLEAN),
+        entry(3, metrics={"loss": 0.1}, judged=Health.SUSPECT),
+        entry(4, metrics={"loss": 9.0}, judged=Health.DIVERGED),
+    ]
+    assert (chosen(entries, "t@best"), chosen(entries, "t@best:+loss")) == (2, 1)
+    with pytest.raises(NoSuchAddress) as caught:
+        chosen(entries[2:], "t@best")
+    assert caught.value.message == (
+        "task 't' has no checkpoint that is clean with a value of 'loss'; what there is: full, diverged; full, suspect"
+    )

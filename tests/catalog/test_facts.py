@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mementum.catalog import facts
-from mementum.records import Fact
+from mementum.records import Fact, Health
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 VALUES = st.dictionaries(
@@ -89,3 +89,38 @@ def test_keys_of_journals() -> None:
 )
 def test_what_no_database_takes_says_nothing(line: bytes) -> None:
     assert facts.parse(line + b"\n" + facts.render(ONE)) == (ONE,)
+
+
+def told(kind: str, **values: object) -> Fact:
+    return Fact(kind=kind, time="2026-11-30T06:10:09.000000Z", checkpoint="c1", values=values)
+
+
+def test_of_each_kind_the_later_fact_holds() -> None:
+    assert facts.known([]) == facts.Known()
+    suspect, clean = told("health", health="suspect", why="x"), told("health", health="clean", why="y")
+    assert facts.known([suspect, clean]) == facts.Known(judged=Health.CLEAN, judged_why="y")
+    assert facts.known([clean, suspect]) == facts.Known(judged=Health.SUSPECT, judged_why="x")
+    pin = told("pin", why="before step 9", by="flight recorder")
+    assert facts.known([pin]).pinned == "before step 9 (flight recorder)"
+    assert facts.known([pin, told("unpin")]).pinned is None
+    assert facts.known([told("unpin"), told("pin", why="mine")]).pinned == "mine"
+    assert facts.known([told("damaged", what="x"), told("verified")]).damaged is None
+    everything = facts.known([suspect, pin, told("damaged", what="x"), told("cost", health="clean")])
+    assert (everything.judged, everything.pinned, everything.damaged) == (
+        Health.SUSPECT,
+        "before step 9 (flight recorder)",
+        "x",
+    )
+
+
+@pytest.mark.parametrize("values", [{}, {"health": "great"}, {"health": None}, {"health": ["clean"]}, {"health": 1}])
+def test_what_nobody_understands_of_a_state_does_not_leave_it_clean(values: dict[str, object]) -> None:
+    assert facts.health_of(told("health", **values)) == (
+        Health.SUSPECT,
+        "what became known of its health cannot be read",
+    )
+
+
+def test_reasons_that_were_not_given() -> None:
+    assert facts.health_of(told("health", health="diverged")) == (Health.DIVERGED, "no reason was given")
+    assert facts.known([told("pin")]).pinned == "no reason was given"

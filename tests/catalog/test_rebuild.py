@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from mementum.catalog import facts
-from mementum.catalog.rebuild import refresh
+from mementum.catalog.rebuild import learn, refresh
 from mementum.catalog.sql import SqlCatalog, open_sqlite
 from mementum.format import manifest as manifests
 from mementum.records import Damage, Fact, Granularity, Health, Manifest
@@ -263,6 +263,48 @@ def test_a_torn_line_is_passed_over_and_read_when_it_is_whole(store: LocalStore,
     assert catalog.entries(HOME)[0].metrics == {"a": 1, "acc": 0.1}
 
 
+def test_of_a_journal_that_grew_only_what_is_new_is_read(catalog: SqlCatalog) -> None:
+    store = ReadingStore()
+    commit(store, 1)
+    first = told(1, a=1)
+    store.append("journal/0001.jsonl", first + told(1, b=2)[:9])
+    refresh(catalog, HOME, store)
+    assert catalog.read_sizes(HOME) == {"journal/0001.jsonl": len(first)}
+    store.append("journal/0001.jsonl", told(1, b=2)[9:] + told(1, c=3))
+    for entered in ({"a": 1, "b": 2, "c": 3}, {"a": 1, "b": 2, "c": 3}):
+        store.reads.clear()
+        learn(catalog, HOME, store)
+        assert catalog.entries(HOME)[0].metrics == entered
+    assert store.reads == []
+    store.append("journal/0001.jsonl", told(1, a=4))
+    learn(catalog, HOME, store)
+    assert store.reads == [("journal/0001.jsonl", len(first + told(1, b=2) + told(1, c=3)), None)]
+    assert catalog.entries(HOME)[0].metrics == {"a": 4, "b": 2, "c": 3}
+
+
+def test_a_journal_that_a_power_cut_made_shorter_is_read_from_its_beginning(
+    store: LocalStore, catalog: SqlCatalog
+) -> None:
+    commit(store, 1)
+    store.append("journal/0001.jsonl", told(1, a=1) + told(1, b=2))
+    refresh(catalog, HOME, store)
+    store.delete("journal/0001.jsonl")
+    store.append("journal/0001.jsonl", told(1, a=7))
+    refresh(catalog, HOME, store)
+    assert catalog.entries(HOME)[0].metrics == {"a": 7}
+
+
+def test_a_file_of_facts_needs_no_end_of_line(catalog: SqlCatalog) -> None:
+    store = ReadingStore()
+    commit(store, 1)
+    pin = Fact(kind="pin", time=TIME, checkpoint="c1", values={"why": "mine"})
+    store.put("facts/a.json", [facts.render(pin).rstrip()])
+    refresh(catalog, HOME, store)
+    store.reads.clear()
+    learn(catalog, HOME, store)
+    assert (catalog.entries(HOME)[0].pinned, store.reads) == ("mine", [])
+
+
 @pytest.mark.parametrize(
     ("content", "what"),
     [
@@ -303,7 +345,7 @@ def test_from_nothing_equals_step_by_step(rng: Random) -> None:
         store, stepwise = LocalStore(SimDisk(), "root"), open_sqlite(None)
         present: list[int] = []
         for seq in range(1, 25):
-            match rng.choice(("save", "save", "remove", "fact", "damaged", "refresh")):
+            match rng.choice(("save", "save", "remove", "fact", "damaged", "health", "outside", "refresh")):
                 case "save":
                     commit(store, seq, metrics={"loss": float(seq)})
                     present.append(seq)
@@ -318,6 +360,14 @@ def test_from_nothing_equals_step_by_step(rng: Random) -> None:
                 case "damaged" if present:
                     fact = Fact(kind=rng.choice(("damaged", "verified")), time=TIME, checkpoint=f"c{present[-1]}")
                     store.append("journal/0001.jsonl", facts.render(replace(fact, values={"what": str(seq)})))
+                case "health":  # also of checkpoints that are not there yet, or no more
+                    where, id = f"journal/{rng.randint(1, 3):04d}.jsonl", f"c{rng.randint(1, 25)}"
+                    values = {"health": rng.choice(tuple(Health)).value, "why": str(seq)}
+                    store.append(where, facts.render(Fact(kind="health", time=TIME, checkpoint=id, values=values)))
+                case "outside":
+                    id = f"c{rng.randint(1, 25)}"
+                    fact = Fact(kind=rng.choice(("pin", "unpin")), time=TIME, checkpoint=id, values={"why": str(seq)})
+                    store.put(f"facts/{seq:04d}.json", [facts.render(fact)])
                 case "refresh":
                     refresh(stepwise, HOME, store)
         refresh(stepwise, HOME, store)

@@ -16,7 +16,7 @@ from mementum.errors import StoreError
 from mementum.events import Event, Note
 from mementum.format import manifest as manifests
 from mementum.opening import Opened, open_catalog, open_task
-from mementum.records import Entry, Fact, Granularity, Health, Manifest, StoredFile
+from mementum.records import NON_FINITE, Entry, Fact, Granularity, Health, Manifest, StoredFile
 
 HOME, OTHER = "20261130/t_000001", "20261130/u_000002"
 
@@ -140,6 +140,44 @@ def test_a_damage_without_words_is_one(catalog: SqlCatalog) -> None:
     catalog.add(HOME, manifest(1), "f")
     catalog.learn(HOME, "a", [fact("damaged", 5, checkpoint="c1")], size=1)
     assert catalog.entries(HOME)[0].damaged == "damaged"
+
+
+@pytest.mark.parametrize("first", ["facts", "checkpoint"])
+def test_health_and_pins_count_whichever_is_known_first(catalog: SqlCatalog, first: str) -> None:
+    if first == "checkpoint":
+        catalog.add(HOME, manifest(1), "f")
+    suspect = fact("health", 5, checkpoint="c1", health="suspect", why="the loss jumped", onset=9)
+    catalog.learn(HOME, "journal/0001.jsonl", [suspect, fact("pin", 6, checkpoint="c1", why="kept")], size=1)
+    catalog.learn(HOME, "journal/0002.jsonl", [fact("health", 4, checkpoint="c1", health="clean")], size=1)
+    if first == "facts":
+        catalog.add(HOME, manifest(1), "f")
+    (entry,) = catalog.entries(HOME)
+    assert (entry.health, entry.judged_why, entry.pinned) == (Health.SUSPECT, "the loss jumped", "kept")
+    assert entry.manifest.health is Health.CLEAN
+    calm = fact("health", 7, checkpoint="c1", health="clean", why="calm since step 20")
+    catalog.learn(HOME, "facts/a.json", [calm, fact("unpin", 7, checkpoint="c1")], size=1)
+    (entry,) = catalog.entries(HOME)
+    assert (entry.health, entry.judged_why, entry.pinned) == (Health.CLEAN, "calm since step 20", None)
+
+
+def test_no_fact_makes_clean_what_is_not_finite(catalog: SqlCatalog) -> None:
+    catalog.add(HOME, manifest(1, health=Health.DIVERGED, decision={NON_FINITE: "model.weight"}), "f")
+    catalog.add(HOME, manifest(2, health=Health.DIVERGED), "g")
+    calm = [fact("health", 7, checkpoint=id, health="clean", why="calm") for id in ("c1", "c2")]
+    catalog.learn(HOME, "facts/a.json", calm, size=1)
+    assert [entry.health for entry in catalog.entries(HOME)] == [Health.DIVERGED, Health.CLEAN]
+
+
+def test_what_a_source_says_from_a_byte_on_takes_the_place_of_what_it_said_from_there(catalog: SqlCatalog) -> None:
+    catalog.add(HOME, manifest(1), "f")
+    catalog.learn(HOME, "a", [fact("metrics", 1, step=10, a=1.0), fact("metrics", 1, step=10, b=1.0)], size=200)
+    catalog.learn(HOME, "a", [fact("metrics", 1, step=10, a=2.0), fact("pin", 1, checkpoint="c1")], size=300, begin=200)
+    (entry,) = catalog.entries(HOME)
+    assert (entry.metrics, entry.pinned) == ({"loss": 0.5, "a": 2.0, "b": 1.0}, "no reason was given")
+    catalog.learn(HOME, "a", [fact("metrics", 1, step=10, b=3.0)], size=290, begin=200)
+    (entry,) = catalog.entries(HOME)
+    assert (entry.metrics, entry.pinned) == ({"loss": 0.5, "a": 1.0, "b": 3.0}, None)
+    assert catalog.read_sizes(HOME) == {"a": 290}
 
 
 def test_a_file_keeps_it_and_two_may_have_it_open(path: Path) -> None:

@@ -255,6 +255,10 @@ def test_json_says_the_same(ask: Any, seen: Path) -> None:
         "numbers": {"exposure_s": 0.1, "cost_s": 0.4},
         "effect": "Had the process ended here, the run would go on from step 6 and do 1 step again; no checkpoint "
         "follows yet.",
+        "health": None,
+        "doubt": "",
+        "kept": "",
+        "rollback": "",
         "cost": {},
         "next": f"mementum trace {seen} byte-gpt --from 0 --to 17",
         "before": 6,

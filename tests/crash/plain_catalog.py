@@ -20,7 +20,7 @@ class PlainCatalog:
     def forget(self, home: str, folder: str) -> None:
         self._manifests.get(home, {}).pop(folder, None)
 
-    def learn(self, home: str, source: str, facts: Iterable[Fact], *, size: int) -> None:
+    def learn(self, home: str, source: str, facts: Iterable[Fact], *, size: int, begin: int = 0) -> None:
         self._sizes.setdefault(home, {})[source] = size
 
     def read_sizes(self, home: str) -> dict[str, int]:

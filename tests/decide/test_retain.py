@@ -19,6 +19,9 @@ def entry(
     granularity: Granularity = Granularity.FULL,
     damaged: str | None = None,
     time: str = "2026-11-30T06:10:09.000000Z",
+    judged: Health | None = None,
+    pinned: str | None = None,
+    verified: str | None = None,
 ) -> Entry:
     manifest = Manifest(
         id=f"c{seq}",
@@ -34,11 +37,18 @@ def entry(
         health=Health.CLEAN,
         files=(),
     )
-    return Entry(manifest=manifest, folder=f"step_{manifest.step:010d}", damaged=damaged)
+    return Entry(
+        manifest=manifest,
+        folder=f"step_{manifest.step:010d}",
+        damaged=damaged,
+        judged=judged,
+        pinned=pinned,
+        verified=verified,
+    )
 
 
-def kept(entries: list[Entry], last: int | None, every: int | None = None) -> list[int]:
-    verdicts = retain(entries, Retention(last=last, every_steps=every))
+def kept(entries: list[Entry], last: int | None, every: int | None = None, spread: int = 0) -> list[int]:
+    verdicts = retain(entries, Retention(last=last, every_steps=every, spread=spread))
     assert len(verdicts) == len(entries)
     return sorted(int(verdict.id[1:]) for verdict in verdicts if verdict.keep)
 

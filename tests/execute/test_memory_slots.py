@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from mementum.events import Note
-from mementum.execute.slots import MemorySlots
+from mementum.execute.memory_slots import MemorySlots
 from trips import Told
 
 SIZES = (5, 0, 9000)

@@ -13,11 +13,14 @@ import pytest
 import torch
 
 from mementum.clock import SystemClock
-from mementum.execute import moves, overlap
+from mementum.execute import copying, moves
 from mementum.execute.overlap import OverlappedCapture
+from mementum.execute.snapshot import Label
 from mementum.live.stateful import components_in
 
 STORAGE = torch.UntypedStorage
+
+LABEL = Label(id="c0", seq=1, attempt=1, step=1)
 
 
 def methods() -> dict[str, Any]:
@@ -30,14 +33,14 @@ class Gate:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.opened, self.reached = threading.Event(), threading.Event()
-        copied = overlap.copy_in_chunks
+        copied = copying.copy_in_chunks
 
         def held_up(name: str, source: Any, target: Any) -> None:
             self.reached.set()
             assert self.opened.wait(60)
             copied(name, source, target)
 
-        monkeypatch.setattr(overlap, "copy_in_chunks", held_up)
+        monkeypatch.setattr(copying, "copy_in_chunks", held_up)
 
 
 def share(tensor: torch.Tensor) -> None:
@@ -81,6 +84,7 @@ def test_what_moves_waits_for_the_copy(training: Any, move: Any, gate: Gate) -> 
     before = model.weight.detach().clone()
     captured = capture.take(components)
     assert captured is not None
+    captured.seal(LABEL, lambda: None)  # which begins the copy
     assert gate.reached.wait(60)
     moving = threading.Thread(target=move, args=(model.weight.data,))
     moving.start()
@@ -99,6 +103,7 @@ def test_other_memory_does_not_wait(training: Any, gate: Gate) -> None:
     _, capture, components = training
     captured = capture.take(components)
     assert captured is not None
+    captured.seal(LABEL, lambda: None)  # which begins the copy
     assert gate.reached.wait(60)
     torch.zeros(1000).share_memory_()
     torch.zeros(1000).untyped_storage().resize_(8000)
@@ -183,7 +188,7 @@ def test_a_tensor_that_is_given_other_memory_before_its_copy_begins(training: An
     assert captured is not None
     model.weight.data = torch.zeros(512, 512)
     go_on.set()
-    assert captured.outcome() == (None if sure else overlap.REPLACED)
+    assert captured.outcome() == (None if sure else copying.REPLACED)
     assert before in bytes(captured.images[0].raw)  # the first copy's, where there is no second
     captured.release()
 

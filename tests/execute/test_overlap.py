@@ -16,7 +16,7 @@ import mementum
 from loops import Outcome, Parts, assert_same, parts, step_once, train
 from mementum.clock import SystemClock
 from mementum.events import Committed, Failed, Note, SaveSkipped
-from mementum.execute import overlap
+from mementum.execute import copying
 from mementum.execute.capture import Captured
 from mementum.execute.overlap import OverlappedCapture
 from mementum.live.component import Component
@@ -30,14 +30,14 @@ class Gate:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.opened, self.reached = threading.Event(), threading.Event()
-        real = overlap.copy_in_chunks
+        real = copying.copy_in_chunks
 
         def wait(name: str, source: Any, target: Any) -> None:
             self.reached.set()
             assert self.opened.wait(20)
             real(name, source, target)
 
-        monkeypatch.setattr(overlap, "copy_in_chunks", wait)
+        monkeypatch.setattr(copying, "copy_in_chunks", wait)
 
 
 @pytest.fixture
@@ -204,7 +204,7 @@ def test_an_unseen_change_beside_the_step(
     model, optimizer = model_and(torch.optim.SGD, lr=0.1)
     components = components_in({"model": model, "optimizer": optimizer})
     before = model[0].weight.detach().clone()
-    real = overlap.copy_in_chunks
+    real = copying.copy_in_chunks
 
     def change_too(name: str, source: Any, target: Any) -> None:
         change = name == "model.0.weight"
@@ -214,7 +214,7 @@ def test_an_unseen_change_beside_the_step(
         if change and when == "after":
             model[0].weight.data.view(-1)[place] += 1.0
 
-    monkeypatch.setattr(overlap, "copy_in_chunks", change_too)
+    monkeypatch.setattr(copying, "copy_in_chunks", change_too)
     captured = begin(components, verify=verify).take(components)
     told = captured.outcome()
     assert (told is not None) is (found and when == "before")
@@ -224,7 +224,7 @@ def test_an_unseen_change_beside_the_step(
 
 def test_a_torn_copy_is_never_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, optimizer = model_and(torch.optim.SGD, lr=0.1)
-    real = overlap.copy_in_chunks
+    real = copying.copy_in_chunks
     spoil = [True]
 
     def change_first(name: str, source: Any, target: Any) -> None:
@@ -232,7 +232,7 @@ def test_a_torn_copy_is_never_committed(tmp_path: Path, monkeypatch: pytest.Monk
             model[0].weight.data.view(-1)[0] += 1.0
         real(name, source, target)
 
-    monkeypatch.setattr(overlap, "copy_in_chunks", change_first)
+    monkeypatch.setattr(copying, "copy_in_chunks", change_first)
     told: list[Any] = []
     things = {"model": model, "optimizer": optimizer}
     with mementum.open_run(
@@ -275,7 +275,7 @@ def test_a_copy_that_fails_costs_one_save(tmp_path: Path, monkeypatch: pytest.Mo
     def fail(name: str, source: Any, target: Any) -> None:
         raise MemoryError("no memory")
 
-    monkeypatch.setattr(overlap, "copy_in_chunks", fail)
+    monkeypatch.setattr(copying, "copy_in_chunks", fail)
     told: list[Any] = []
     things = {"model": model, "optimizer": optimizer}
     with mementum.open_run(

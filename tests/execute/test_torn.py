@@ -14,9 +14,10 @@ import pytest
 import torch
 
 from mementum.clock import SystemClock
-from mementum.execute import overlap, structure
+from mementum.execute import copying, structure
 from mementum.execute.capture import BlockingCapture, Capture, Captured
-from mementum.execute.overlap import REPLACED, OverlappedCapture
+from mementum.execute.copying import REPLACED
+from mementum.execute.overlap import OverlappedCapture
 from mementum.format import typed_json
 from mementum.live.component import Component
 from mementum.live.stateful import components_in
@@ -33,13 +34,13 @@ class Gate:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.opened = threading.Event()
         self.opened.set()
-        real = overlap.copy_in_chunks
+        real = copying.copy_in_chunks
 
         def wait(name: str, source: Any, target: Any) -> None:
             assert self.opened.wait(WAIT_S)
             real(name, source, target)
 
-        monkeypatch.setattr(overlap, "copy_in_chunks", wait)
+        monkeypatch.setattr(copying, "copy_in_chunks", wait)
 
 
 @pytest.fixture

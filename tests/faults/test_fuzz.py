@@ -24,6 +24,7 @@ from mementum.testing.simdisk import SimDisk
 HOME, FOLDER = "20261130/tiny_000001", "step_0000000001"
 LISTED = 12  # of so many cases one goes through a catalog too, which takes ten times as long as all else
 CASES = {"meta.json": 2_000, "index-00000.json": 1_500, "context-00000.json": 1_500}
+SAMPLE = 4  # one in so many of them; a soak tries all
 
 
 @pytest.fixture(scope="module")
@@ -81,15 +82,25 @@ def test_what_was_not_changed_is_loaded(parts: dict[str, bytes]) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_no_error_but_ours(parts: dict[str, bytes], name: str) -> None:
+    check_cases(parts, name, CASES[name] // SAMPLE)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", CASES)
+def test_no_error_but_ours_in_all_cases(parts: dict[str, bytes], name: str) -> None:
+    check_cases(parts, name, CASES[name])
+
+
+def check_cases(parts: dict[str, bytes], name: str, cases: int) -> None:
     outcomes: dict[str, int] = {}
 
-    @settings(max_examples=CASES[name], database=None)
+    @settings(max_examples=cases, database=None)
     @given(changes=mutations)
     def check(changes: list[Mutation]) -> None:
         outcome = examine(forged(parts, name, changes), listed=changes[0][0] % LISTED == 0)
         outcomes[outcome] = outcomes.get(outcome, 0) + 1
 
     check()
-    assert sum(outcomes.values()) >= CASES[name]
+    assert sum(outcomes.values()) >= cases
     assert outcomes["loaded"] > 10  # some changes mean nothing, so that all of the reading is reached
     assert max(outcomes.values()) < sum(outcomes.values())

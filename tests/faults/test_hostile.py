@@ -20,7 +20,7 @@ from tiny_runs import folders_of, tiny_run
 from mementum.format.blocks import digest as xxh3_of
 from mementum.format.manifest import digest
 
-SAMPLE = 16  # mutated roots, beside those made by hand
+SAMPLE, SAMPLE_OF_A_SOAK = 5, 30  # mutated roots, beside those made by hand
 WAIT_S = 300.0
 INDEX, CONTEXT, META = "index-00000.json", "context-00000.json", "meta.json"
 TERABYTE = 1 << 40
@@ -204,6 +204,11 @@ def deep_attempt(folder: Path) -> None:
 def test_neither_memory_nor_a_path_outside_is_touched(fast_path: Path, rng: random.Random) -> None:
     samples = {**sampled(META, rng), **sampled(INDEX, rng)}
     assert wrong_in(fast_path, {**BOMBS, **LEADS, **samples, "deep attempt": deep_attempt}) == {}
+
+
+@pytest.mark.soak
+def test_more_of_anybodys_making(fast_path: Path, rng: random.Random) -> None:
+    assert wrong_in(fast_path, {**sampled(META, rng, SAMPLE_OF_A_SOAK), **sampled(INDEX, rng, SAMPLE_OF_A_SOAK)}) == {}
 
 
 def test_contexts_of_a_wrong_shape_raise_errors_of_ours(fast_path: Path, rng: random.Random) -> None:

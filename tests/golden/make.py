@@ -90,19 +90,20 @@ def make(root: Path) -> None:
     )
     for patch in about:
         patch.start()
+    batches = [torch.tensor([1.0])] * 4
     with mementum.open_run(
         root,
         task="golden",
         model=model,
         optimizer=optimizer,
         state={"wide": wide},
-        data=[torch.tensor([1.0])] * 4,
+        data=batches,
         codec="planes+zstd:1",
         user={"logger": "none"},
         clock=ManualClock(),
     ) as run:
         run.values.update(VALUES)
-        for number, _ in run.steps(run._feed.source, 3):
+        for number, _ in run.steps(batches, 3):
             model.first.weight.grad = torch.full((3, 3), 0.5)
             optimizer.step()
             run.record(loss=1.0 / number, note="made by hand")

@@ -29,7 +29,7 @@ def leak(scene: dict[str, Any]) -> None:
     torch.set_num_threads(1)
     model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 8))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    a_step, pause_s = FREE // draw.randrange(60, 200), draw.uniform(0.002, 0.012)
+    a_step, pause_s = FREE // draw.randrange(60, 200), scene.get("pause_s", draw.uniform(0.002, 0.012))
     saves: list[tuple[int, str]] = []
 
     def hear(event: object) -> None:

@@ -7,6 +7,8 @@ import random
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from forks import Ended, play
 
 TRAININGS = Path(__file__).with_name("trainings.py")
@@ -15,15 +17,15 @@ AFTER_S_MAX = 2.0  # from the signal to the end of the process
 HANDLERS = ("default", "leave", "flag")
 CODES = {"default": -15, "leave": 7, "flag": 0}
 PLACES = ("begin", "loader", "gradient", "body", "epoch", "capture", "write", "commit", "end")
-INSTANTS = 20
+INSTANTS, INSTANTS_OF_A_SOAK = 12, 40  # every place, and some instants that are drawn
 DELAY_S_MAX = 0.1  # the steps take longer
 
 
-def scenes(root: Path, seed: int) -> list[dict[str, Any]]:
+def scenes(root: Path, seed: int, instants: int) -> list[dict[str, Any]]:
     """Every place, then seeded instants; every handler at some place, and every third training accumulates."""
     draw = random.Random(seed)
     found = []
-    for number in range(INSTANTS):
+    for number in range(instants):
         at = PLACES[number] if number < len(PLACES) else draw.uniform(0.0, DELAY_S_MAX)
         scene = {"at": at, "handler": HANDLERS[number % 3], "accumulate": 4 if number % 3 == 2 else 1, "pause_s": 0.005}
         found.append({"play": "train", "root": str(root / str(number)), "from_step": 3, "every": 2} | scene)
@@ -39,8 +41,9 @@ def check_end(scene: dict[str, Any], end: Ended) -> None:
     assert "failed" not in told, (scene, end)
 
 
-def test_sigterm_at_any_instant(tmp_path: Path, seed: int) -> None:
-    sent = scenes(tmp_path, seed)
+@pytest.mark.parametrize("instants", [INSTANTS, pytest.param(INSTANTS_OF_A_SOAK, marks=pytest.mark.soak)])
+def test_sigterm_at_any_instant(tmp_path: Path, seed: int, instants: int) -> None:
+    sent = scenes(tmp_path, seed, instants)
     group = {"play": "train", "root": str(tmp_path / "group"), "handler": "leave", "at": "loader", "workers": 2}
     wish = {"play": "train", "root": str(tmp_path / "wish"), "handler": "default", "at": "body", "signal": "SIGUSR1"}
     twice = {"play": "train", "root": str(tmp_path / "twice"), "handler": "default", "at": "body", "times": 2}

@@ -10,7 +10,8 @@ from mementum.clock import ManualClock
 from mementum.perceive.budgets import Budget, Budgets
 from mementum.perceive.costs import Costs, Planned
 from mementum.perceive.hazards import Hazards
-from mementum.perceive.situation import IN_VAIN_MAX, NAMES_MAX, Perception, Senses, Told
+from mementum.perceive.measured import NAMES_MAX
+from mementum.perceive.situation import IN_VAIN_MAX, Perception, Senses, Told
 from mementum.perceive.timing import StepTimes
 from mementum.perceive.vitals import VitalSigns
 from mementum.records import Reach, Save, Situation, Standing

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 from mementum.records import Entry, Granularity, Health, Manifest
-from mementum.recover.choose import candidates
+from mementum.recover.choose import candidates, healthier, newest_exact
 
 
 def entry(
@@ -16,6 +16,7 @@ def entry(
     health: Health = Health.CLEAN,
     granularity: Granularity = Granularity.FULL,
     damaged: str | None = None,
+    judged: Health | None = None,
 ) -> Entry:
     manifest = Manifest(
         id=f"c{seq}",
@@ -31,7 +32,7 @@ def entry(
         health=health,
         files=(),
     )
-    return Entry(manifest=manifest, folder=f"step_{seq:010d}", damaged=damaged)
+    return Entry(manifest=manifest, folder=f"step_{seq:010d}", damaged=damaged, judged=judged)
 
 
 def order(*entries: Entry) -> list[str]:
@@ -78,3 +79,25 @@ def test_damaged_ones_come_last_of_all_but_come() -> None:
         entry(4, damaged="x", health=Health.SUSPECT),
     ]
     assert order(*entries) == ["c2", "c1", "c3", "c4"]
+
+
+def test_what_became_known_later_goes_before_what_was_known_at_the_save() -> None:
+    entries = [
+        entry(1),
+        entry(2, health=Health.SUSPECT, judged=Health.CLEAN),
+        entry(3, judged=Health.SUSPECT),
+        entry(4, judged=Health.DIVERGED),
+    ]
+    assert order(*entries) == ["c2", "c1", "c3", "c4"]
+
+
+def test_what_a_state_in_memory_is_measured_with() -> None:
+    weights = entry(9, granularity=Granularity.WEIGHTS)
+    entries = [entry(1), entry(2, damaged="x"), entry(3, judged=Health.SUSPECT), entry(4, judged=Health.DIVERGED)]
+    newest = [newest_exact([*entries, weights], health) for health in Health]
+    assert [found.manifest.id if found else None for found in newest] == ["c2", "c3", "c4"]
+    better = [healthier([*entries, weights], health) for health in Health]
+    assert [found.manifest.id if found else None for found in better] == [None, "c1", "c1"]
+    assert healthier(entries[1:], Health.SUSPECT) is None  # what is damaged is nothing to go back to
+    assert healthier(entries[1:], Health.DIVERGED) == entries[2]
+    assert newest_exact([weights], Health.DIVERGED) is None

@@ -89,9 +89,9 @@ def _task(entries: Sequence[Entry], address: Address) -> str:
 
 
 def _exact(held: Sequence[Entry], selector: str, task: str) -> Entry:
-    """The newest full checkpoint; `clean` also wants it healthy and not known to be damaged."""
+    """The newest full checkpoint; `clean` also wants it healthy, by all that is known, and not known to be damaged."""
     for entry in reversed(held):
-        healthy = entry.manifest.health is Health.CLEAN and entry.damaged is None
+        healthy = entry.health is Health.CLEAN and entry.damaged is None
         if entry.manifest.granularity is Granularity.FULL and (healthy or selector == "exact"):
             return entry
     states = sorted({_state(entry) for entry in held})
@@ -99,19 +99,24 @@ def _exact(held: Sequence[Entry], selector: str, task: str) -> Entry:
 
 
 def _state(entry: Entry) -> str:
-    words = (entry.manifest.granularity.name.lower(), entry.manifest.health.value)
+    words = (entry.manifest.granularity.name.lower(), entry.health.value)
     return ", ".join((*words, "damaged") if entry.damaged is not None else words)
 
 
 def _best(held: Sequence[Entry], metric: str, *, highest: bool, task: str) -> Entry:
-    """The lowest value of the metric, or the highest; of equal ones the newest. NaN and infinities do not count."""
+    """The lowest value of the metric, or the highest; of equal ones the newest. NaN and infinities do not count,
+    nor does any state that is not clean: by an accident a run that goes wrong may look better than it is."""
     values = [(_value(entry, metric), entry) for entry in reversed(held)]
     present = [(value, entry) for value, entry in values if value is not None]
     if not present:
         names = sorted({name for entry in held for name in entry.metrics if _value(entry, name) is not None})
         raise _missing(task, f"with a value of {metric!r}", f"there are values of {_some(map(repr, names))}")
+    clean = [(value, entry) for value, entry in present if entry.health is Health.CLEAN]
+    if not clean:
+        states = sorted({_state(entry) for _, entry in present})
+        raise _missing(task, f"that is clean with a value of {metric!r}", f"what there is: {'; '.join(states)}")
     best = max if highest else min
-    return best(present, key=lambda pair: pair[0])[1]
+    return best(clean, key=lambda pair: pair[0])[1]
 
 
 def _value(entry: Entry, metric: str) -> float | None:

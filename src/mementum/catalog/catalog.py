@@ -19,8 +19,9 @@ class Catalog(Protocol):
         """Drop the entry of a checkpoint that is about to be removed, or is gone."""
         ...
 
-    def learn(self, home: str, source: str, facts: Iterable[Fact], *, size: int) -> None:
-        """Take in what a journal says; `size` is how much of `source` was read. Known facts change nothing."""
+    def learn(self, home: str, source: str, facts: Iterable[Fact], *, size: int, begin: int = 0) -> None:
+        """Take in what a journal says from its byte `begin` on, in the place of what it was known to say from there;
+        `size` is how much of `source` was read. Known facts change nothing."""
         ...
 
     def read_sizes(self, home: str) -> dict[str, int]:

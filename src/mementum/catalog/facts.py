@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from mementum.errors import MementumError
 from mementum.format import typed_json
-from mementum.records import Fact
+from mementum.records import Fact, Health, record
 
 STEP_END = 1 << 62  # a step of ours is below it
+JUDGING = ("health", "pin", "unpin", "damaged", "verified")  # kinds of facts that say something of one checkpoint
+
+
+@record
+class Known:
+    """What facts say of one checkpoint, by now. None: they say nothing of it."""
+
+    damaged: str | None = None
+    verified: str | None = None
+    judged: Health | None = None
+    judged_why: str | None = None
+    pinned: str | None = None
 
 
 def journal_key(attempt: int) -> str:
@@ -37,6 +49,39 @@ def parse(data: bytes | memoryview) -> tuple[Fact, ...]:
         if fact is not None:
             facts.append(fact)
     return tuple(facts)
+
+
+def known(facts: Iterable[Fact]) -> Known:
+    """What facts of one checkpoint say, in the order in which they became known: of each kind the later one holds. A
+    checkpoint whose disk came back may be found whole again, and one that was suspect may be clean after all."""
+    found: dict[str, Any] = {}
+    for fact in facts:
+        match fact.kind:
+            case "damaged":
+                found["damaged"] = str(fact.values.get("what", "damaged"))
+            case "verified":
+                found |= {"damaged": None, "verified": fact.time}
+            case "health":
+                found["judged"], found["judged_why"] = health_of(fact)
+            case "pin":
+                found["pinned"] = _reason(fact)
+            case "unpin":
+                found["pinned"] = None
+    return Known(**found)
+
+
+def health_of(fact: Fact) -> tuple[Health, str]:
+    """What a fact of the kind `health` says, and why. One that nobody understands does not leave a state clean."""
+    try:
+        health = Health(str(fact.values.get("health")))
+    except ValueError:
+        return Health.SUSPECT, "what became known of its health cannot be read"
+    return health, str(fact.values.get("why") or "no reason was given")
+
+
+def _reason(pin: Fact) -> str:
+    why, by = pin.values.get("why") or "no reason was given", pin.values.get("by")
+    return f"{why} ({by})" if by else str(why)
 
 
 def _parse_line(line: bytes) -> Fact | None:

@@ -43,13 +43,23 @@ def refresh(catalog: Catalog, home: str, store: Home, *, strict: bool = False) -
     damage += obstructed(store, keys)
     for folder in known.keys() - (present.keys() - gone):
         catalog.forget(home, folder)
+    learn(catalog, home, store)
+    return tuple(damage)
+
+
+def learn(catalog: Catalog, home: str, store: Home) -> None:
+    """Take in what journals say that they did not say before. A journal of many days is not read from its beginning at
+    every save; its last line, if that is torn, is read again."""
     read = catalog.read_sizes(home)
     for prefix in ("journal/", "facts/"):
         for stat in store.list(prefix):
-            if read.get(stat.key) != stat.size:
-                data = store.get(stat.key)
-                catalog.learn(home, stat.key, facts.parse(data), size=len(data))
-    return tuple(damage)
+            known = read.get(stat.key)
+            if known == stat.size:
+                continue
+            begin = known if known is not None and known < stat.size else 0
+            data = bytes(store.get(stat.key, begin))
+            whole = data.rfind(b"\n") + 1 if prefix == "journal/" else len(data)
+            catalog.learn(home, stat.key, facts.parse(data), size=begin + whole, begin=begin)
 
 
 def holding(keys: Iterable[str]) -> dict[str, str]:

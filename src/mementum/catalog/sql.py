@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,13 @@ import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import StaticPool
 
+from mementum.catalog import facts
 from mementum.errors import MementumError, StoreError
 from mementum.format import manifest as manifests
 from mementum.format import typed_json
 from mementum.records import Entry, Fact, Manifest
 
-SCHEMA = 1  # of the tables; a file with another number is made anew, since all of it can be read again
+SCHEMA = 2  # of the tables; a file with another number is made anew, since all of it can be read again
 # What SQLite says of a file that cannot be this catalog: other tables (1), torn pages (11), no database at all (26).
 NO_DATABASE = frozenset({1, 11, 26})
 BUSY_TIMEOUT_S = 10.0  # another process writes for milliseconds at a time
@@ -37,7 +38,6 @@ checkpoints = sa.Table(
     sa.Column("step", sa.Integer, nullable=False),
     sa.Column("time", sa.String, nullable=False),
     sa.Column("reason", sa.String, nullable=False),
-    sa.Column("health", sa.String, nullable=False),
     sa.Column("granularity", sa.Integer, nullable=False),
     sa.Column("size", sa.Integer, nullable=False),
     sa.Column("manifest", sa.Text, nullable=False),
@@ -50,9 +50,11 @@ facts_table = sa.Table(
     sa.Column("number", sa.Integer, primary_key=True),
     sa.Column("kind", sa.String, nullable=False),
     sa.Column("time", sa.String, nullable=False),
-    sa.Column("checkpoint", sa.String, index=True),
-    sa.Column("step", sa.Integer, index=True),
+    sa.Column("checkpoint", sa.String),
+    sa.Column("step", sa.Integer),
     sa.Column("data", sa.Text, nullable=False),
+    sa.Index("facts_by_checkpoint", "home", "checkpoint", "kind"),
+    sa.Index("facts_by_step", "home", "step", "kind"),
 )
 journals = sa.Table(
     "journals",
@@ -96,7 +98,6 @@ class SqlCatalog:
                     "step": manifest.step,
                     "time": manifest.time,
                     "reason": manifest.reason,
-                    "health": manifest.health.value,
                     "granularity": int(manifest.granularity),
                     "size": manifest.size,
                     "manifest": manifests.render(manifest).decode(),
@@ -107,25 +108,26 @@ class SqlCatalog:
         with self._begin() as connection:
             _forget(connection, home, folder)
 
-    def learn(self, home: str, source: str, facts: Iterable[Fact], *, size: int) -> None:
+    def learn(self, home: str, source: str, told: Iterable[Fact], *, size: int, begin: int = 0) -> None:
         rows = [
             {
                 "home": home,
                 "source": source,
-                "number": number,
+                "number": begin + number,  # a fact takes more than a byte, so that those that follow sort behind it
                 "kind": fact.kind,
                 "time": fact.time,
                 "checkpoint": fact.checkpoint,
                 "step": fact.step,
                 "data": json.dumps(typed_json.encode(dict(fact.values))),
             }
-            for number, fact in enumerate(facts)
+            for number, fact in enumerate(told)
         ]
         with self._begin() as connection:
-            for table in (facts_table, journals):
-                connection.execute(sa.delete(table).where(table.c.home == home, table.c.source == source))
+            here = (facts_table.c.home == home, facts_table.c.source == source)
+            connection.execute(sa.delete(facts_table).where(*here, facts_table.c.number >= begin))
             if rows:
                 connection.execute(sa.insert(facts_table), rows)
+            connection.execute(sa.delete(journals).where(journals.c.home == home, journals.c.source == source))
             connection.execute(sa.insert(journals), {"home": home, "source": source, "size": size})
 
     def read_sizes(self, home: str) -> dict[str, int]:
@@ -138,13 +140,18 @@ class SqlCatalog:
             rows = connection.execute(
                 sa.select(checkpoints.c.folder, checkpoints.c.manifest).where(checkpoints.c.home == home)
             ).all()
-            facts = connection.execute(
-                sa.select(facts_table)
-                .where(facts_table.c.home == home, facts_table.c.kind.in_(("metrics", "damaged", "verified")))
-                .order_by(facts_table.c.time, facts_table.c.source, facts_table.c.number)
-            ).all()
+            here = checkpoints.c.home == home
+            # Two questions, each with an index of its own: most facts of a long run are of neither kind.
+            of_step = facts_table.c.step.in_(sa.select(checkpoints.c.step).where(here))
+            of_one = facts_table.c.checkpoint.in_(sa.select(checkpoints.c.id).where(here))
+            late = _by(connection, home, ("metrics",), of_step, lambda row: row.step)
+            judging = _by(connection, home, facts.JUDGING, of_one, lambda row: row.checkpoint)
         found = [(row.folder, _manifest(row.manifest)) for row in rows]
-        entries = [_entry(folder, manifest, facts) for folder, manifest in found if manifest is not None]
+        entries = [
+            _entry(folder, manifest, late.get(manifest.step, []), judging.get(manifest.id, []))
+            for folder, manifest in found
+            if manifest is not None
+        ]
         return sorted(entries, key=lambda entry: entry.order)
 
     def become(self, other: SqlCatalog) -> None:
@@ -198,6 +205,25 @@ def _forget(connection: sa.Connection, home: str, folder: str) -> None:
     connection.execute(sa.delete(checkpoints).where(checkpoints.c.home == home, checkpoints.c.folder == folder))
 
 
+def _by(
+    connection: sa.Connection,
+    home: str,
+    kinds: tuple[str, ...],
+    which: sa.ColumnElement[bool],
+    key: Callable[[Any], Any],
+) -> dict[Any, list[Fact]]:
+    """Facts by what they are of, in the order in which they became known."""
+    rows = connection.execute(
+        sa.select(facts_table)
+        .where(which, facts_table.c.kind.in_(kinds), facts_table.c.home == home)
+        .order_by(facts_table.c.time, facts_table.c.source, facts_table.c.number)
+    )
+    found: dict[Any, list[Fact]] = {}
+    for row in rows:
+        found.setdefault(key(row), []).append(_fact(row))
+    return found
+
+
 def _manifest(text: str) -> Manifest | None:
     """None for what cannot be read: it is as if it were not here, so that a refresh reads the file itself again."""
     try:
@@ -206,17 +232,25 @@ def _manifest(text: str) -> Manifest | None:
         return None
 
 
-def _entry(folder: str, manifest: Manifest, facts: Sequence[Any]) -> Entry:
+def _entry(folder: str, manifest: Manifest, late: Sequence[Fact], judging: Sequence[Fact]) -> Entry:
     metrics: dict[str, float] = dict(manifest.metrics)
-    damaged = verified = None
-    for fact in facts:
-        if fact.kind == "metrics" and fact.step == manifest.step:
-            metrics.update(_values(fact.data))
-        elif fact.checkpoint == manifest.id and fact.kind in ("damaged", "verified"):
-            # The later fact holds: a checkpoint whose disk came back may be found whole again.
-            damaged = str(_values(fact.data).get("what", "damaged")) if fact.kind == "damaged" else None
-            verified = fact.time if fact.kind == "verified" else verified
-    return Entry(manifest=manifest, folder=folder, metrics=metrics, damaged=damaged, verified=verified)
+    for fact in late:
+        metrics.update(fact.values)
+    known = facts.known(judging)
+    return Entry(
+        manifest=manifest,
+        folder=folder,
+        metrics=metrics,
+        damaged=known.damaged,
+        verified=known.verified,
+        judged=known.judged,
+        judged_why=known.judged_why,
+        pinned=known.pinned,
+    )
+
+
+def _fact(row: Any) -> Fact:
+    return Fact(kind=row.kind, time=row.time, checkpoint=row.checkpoint, step=row.step, values=_values(row.data))
 
 
 def _values(data: str) -> dict[str, Any]:

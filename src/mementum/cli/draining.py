@@ -7,16 +7,16 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from mementum import ram
+from mementum import draining, ram
 from mementum.catalog.tasks import tasks
 from mementum.cli.failing import OK, warn
 from mementum.cli.reading import root_folder
 from mementum.cli.text import as_json as rendered
 from mementum.cli.text import counted, printable
 from mementum.clock import Clock, SystemClock
+from mementum.draining import Drained
 from mementum.errors import MementumError, NoSuchAddress
 from mementum.events import Event, Failed, Note, PassedOver
-from mementum.ram import Drained
 from mementum.storage.disk import PosixDisk
 
 
@@ -54,7 +54,7 @@ def _drained(folder: Path, meant: Sequence[str], clock: Clock) -> tuple[list[Dra
     failed: MementumError | None = None
     for task in meant:
         try:
-            done.append(ram.drain(folder, task, clock=clock, emit=_tell))
+            done.append(draining.drain(folder, task, clock=clock, emit=_tell))
         except MementumError as error:
             if failed is not None:  # the last one is told by who called
                 warn(str(failed))

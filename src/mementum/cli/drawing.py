@@ -19,13 +19,20 @@ if TYPE_CHECKING:
 
 PANELS = (("loss", "loss"), ("grad_norm", "gradient norm"), ("memory_used", "memory used"), ("step_s", "step, s"))
 SIZE_INCHES = (11.0, 9.0)
-COLOURS = {"saved": "tab:green", "alarm": "tab:red", "refused": "tab:orange", "notice": "tab:purple"}
+COLOURS = {
+    "saved": "tab:green",
+    "alarm": "tab:red",
+    "refused": "tab:orange",
+    "notice": "tab:purple",
+    "rollback": "tab:blue",
+}
+SHADES = {"suspect": "tab:olive", "diverged": "tab:brown"}  # of stretches whose states were not trusted
 MARKS_MAX = 400  # lines of one kind: more of them are a filled area, and take seconds to draw
 
 
 def draw_into(name: str, trace: Trace) -> None:
-    """Make a PNG of the loss with saves and alarms, gradient norm, memory and step time. UsageError if matplotlib is
-    missing, if `name` is taken, or if it does not end in .png."""
+    """Make a PNG of the loss with saves, alarms, rollbacks and steps in doubt, of gradient norm, memory and step time.
+    UsageError if matplotlib is missing, if `name` is taken, or if it does not end in .png."""
     path = Path(name)
     if path.suffix.lower() != ".png":
         raise UsageError(f"--plot: {name!r} does not end in .png", next_command="give a name such as trace.png")
@@ -54,8 +61,10 @@ def _picture(trace: Trace) -> bytes:
         axes.grid(alpha=0.3)
         if all(map(math.isnan, values)):
             axes.text(0.5, 0.5, "not recorded", transform=axes.transAxes, ha="center", va="center")
-    if trace.marks:
-        _draw_marks(panels[0], trace.marks)
+    _draw_doubts(panels[0], trace)
+    _draw_marks(panels[0], trace.marks)
+    if panels[0].get_legend_handles_labels()[0]:
+        panels[0].legend(loc="upper right")
     panels[0].set_title(trace.task, parse_math=False)  # a name with dollar signs is no formula
     panels[-1].set_xlabel("step")
     png = io.BytesIO()
@@ -72,5 +81,18 @@ def _draw_marks(axes: Axes, marks: Sequence[Mark]) -> None:
         steps = [mark.step for mark in marks if mark.kind == kind][-MARKS_MAX:]
         for place, step in enumerate(steps):
             axes.axvline(step, color=colour, alpha=0.5, linewidth=0.9, label=None if place else kind)
-    if any(mark.kind in COLOURS for mark in marks):
-        axes.legend(loc="upper right")
+
+
+def _draw_doubts(axes: Axes, trace: Trace) -> None:
+    """A shade from the step from which states were not trusted to the one from which they were again; of what a
+    rollback has left, the line that is drawn is another."""
+    labelled: set[str] = set()
+    newest = trace.rows[-1][1].step
+    for doubt in [one for one in trace.doubts if not one.left][-MARKS_MAX:]:
+        name = doubt.health.value
+        last = newest if doubt.last is None else doubt.last
+        first = max(doubt.first, trace.rows[0][1].step)
+        if first <= last:
+            label = None if name in labelled else name
+            axes.axvspan(first - 0.5, last + 0.5, color=SHADES[name], alpha=0.25, linewidth=0, label=label)
+            labelled.add(name)

@@ -178,8 +178,9 @@ def _passed_by(entry: Entry) -> str | None:
     """Why a start prefers an older checkpoint to one that is whole."""
     if entry.manifest.granularity is not Granularity.FULL:
         return f"it holds {entry.manifest.granularity.name.lower().replace('_', ' ')} only: no start resumes from it"
-    if entry.manifest.health is not Health.CLEAN:
-        return f"it was saved while the run was {entry.manifest.health.value}: a start prefers older, healthier ones"
+    if entry.health is not Health.CLEAN:
+        why = "" if entry.judged_why is None else f" ({entry.judged_why})"
+        return f"its state is {entry.health.value}{why}: a start prefers older, healthier ones"
     return None
 
 

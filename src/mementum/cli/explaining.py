@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from mementum.catalog.address import STEP, Address
 from mementum.catalog.tasks import TaskHome
+from mementum.cli.doubting import doubt_at, doubts, in_words, plan_at, plan_told
 from mementum.cli.failing import INTEGRITY, OK
 from mementum.cli.listing import state
 from mementum.cli.reading import Contents, Held, address_in, find, look, require_readable
@@ -33,7 +35,8 @@ from mementum.cli.tracing import ABSENT, SEEN, fields
 from mementum.decide.amounts import seconds
 from mementum.errors import NoSuchAddress
 from mementum.format import typed_json
-from mementum.records import Fact, Health, Vitals, record
+from mementum.records import NON_FINITE, Entry, Fact, Health, Vitals, record
+from mementum.recover.choose import candidates
 
 INDENT = "  "
 SEEN_STEPS = 10  # of vital signs before the decision
@@ -45,7 +48,9 @@ FIRST_TO_TELL = (REFUSED, ALARM, NOTICE, SKIP)  # of several at one step, which 
 
 @record
 class Explanation:
-    """`before` and `after` are the steps of the checkpoints next to it, `cost` what the save has cost."""
+    """`before` and `after` are the steps of the checkpoints next to it, `cost` what the save has cost. `health`: what
+    is known of the state of the step, and `doubt` what speaks against it; `kept`: why a checkpoint must stay;
+    `rollback`: the newest one that left the step behind, or went back to it."""
 
     task: str
     step: int
@@ -58,6 +63,10 @@ class Explanation:
     before: int | None
     after: int | None
     attempt: int | None
+    health: Health | None = None
+    doubt: str = ""
+    kept: str = ""
+    rollback: str = ""
     seen: tuple[Vitals, ...] = ()
     near: tuple[Fact, ...] = ()
 
@@ -101,8 +110,9 @@ def _of_checkpoint(root: str, contents: Contents, recollection: Recollection, he
         next_command = f"mementum verify {words} --deep"
     else:
         kept = {"exact": "a full checkpoint, from which a run resumes bit for bit"}
-        effect = kept.get(state(manifest), f"a checkpoint: {state(manifest)}")
-        if manifest.health is not Health.CLEAN:
+        word = state(replace(manifest, health=held.entry.health))
+        effect = kept.get(word, f"a checkpoint: {word}")
+        if held.entry.health is not Health.CLEAN:
             effect += "; a resume prefers one that was saved in good health"
         next_command = f"mementum show {words}"
     headline = (
@@ -121,6 +131,10 @@ def _of_checkpoint(root: str, contents: Contents, recollection: Recollection, he
         before=before,
         after=after,
         attempt=manifest.attempt,
+        health=held.entry.health,
+        doubt=_doubt_of(recollection, held.entry),
+        kept=held.entry.pinned or "",
+        rollback=_rollback(recollection, manifest.step),
         seen=_seen(one, manifest.step),
         near=_near(one, manifest.step),
     )
@@ -135,6 +149,7 @@ def _of_step(root: str, contents: Contents, recollection: Recollection, step: in
             f"task {recollection.task!r} has not come to step {step}: {known}", next_command="mementum ls ROOT"
         )
     one = _attempt_at(recollection, step)
+    doubt = doubt_at(doubts(recollection), None if one is None else one.number, step)
     before, after = _neighbours(contents, recollection, step)
     span = f"--from {max(0, step - NEAR_STEPS)} --to {step + SEEN_STEPS}"
     trace = f"mementum trace {_words(root, recollection.task)} {span}"
@@ -152,15 +167,36 @@ def _of_step(root: str, contents: Contents, recollection: Recollection, step: in
         step=step,
         headline=headline,
         cause=cause,
-        effect=" ".join(filter(None, (cause.effect, _at_risk(step, before, after)))),
+        effect=" ".join(filter(None, (cause.effect, _at_risk(step, _back_to(contents, recollection, step), after)))),
         next_command=cause.next_command or trace,
         cost={} if gone is None else _cost(recollection, gone[0], {}),
         before=before,
         after=after,
         attempt=None if one is None else one.number,
+        health=None if doubt is None else doubt.health,
+        doubt="" if doubt is None else in_words(doubt),
+        rollback=_rollback(recollection, step),
         seen=_seen(one, step),
         near=_near(one, step),
     )
+
+
+def _doubt_of(recollection: Recollection, entry: Entry) -> str:
+    """What speaks against the state of a checkpoint: what was told of it last, else what was the matter at its step."""
+    if entry.health is Health.CLEAN:
+        return ""
+    health, name = entry.health.value, entry.manifest.decision.get(NON_FINITE)
+    if name is not None:
+        return f"{health}: {name} is not finite"
+    if entry.judged_why is not None:
+        return f"{health}: {entry.judged_why}"
+    doubt = doubt_at(doubts(recollection), entry.manifest.attempt, entry.manifest.step)
+    return f"{health} when it was saved" if doubt is None else in_words(doubt)
+
+
+def _rollback(recollection: Recollection, step: int) -> str:
+    plan = plan_at(recollection, step)
+    return "" if plan is None else plan_told(plan)
 
 
 def _words(root: str, address: str) -> str:
@@ -200,9 +236,16 @@ def _since(one: Attempt | None, before: int | None, step: int) -> str:
     return f"{words} since the checkpoint of step {before}"
 
 
-def _at_risk(step: int, before: int | None, after: int | None) -> str:
-    back = "from its beginning" if before is None else f"from step {before}"
-    lost = step if before is None else step - before
+def _back_to(contents: Contents, recollection: Recollection, step: int) -> int | None:
+    """The step of the checkpoint from which a run that ended there would go on: the healthiest comes first."""
+    held = [one.entry for one in contents.held if one.home == recollection.home]
+    usable = candidates([entry for entry in held if entry.manifest.step < step], inexact=True)
+    return usable[0].manifest.step if usable else None
+
+
+def _at_risk(step: int, back_to: int | None, after: int | None) -> str:
+    back = "from its beginning" if back_to is None else f"from step {back_to}"
+    lost = step if back_to is None else step - back_to
     follows = "no checkpoint follows yet" if after is None else f"the next checkpoint is of step {after}"
     return f"Had the process ended here, the run would go on {back} and do {counted(lost, 'step')} again; {follows}."
 
@@ -259,7 +302,7 @@ def _seen(one: Attempt | None, step: int) -> tuple[Vitals, ...]:
 def _near(one: Attempt | None, step: int) -> tuple[Fact, ...]:
     if one is None:
         return ()
-    near = [fact for fact in one.decisions if step - NEAR_STEPS <= (fact.step or 0) <= step]
+    near = [fact for fact in (*one.decisions, *one.doubts) if step - NEAR_STEPS <= (fact.step or 0) <= step]
     return tuple(ordered(near)[-NEAR_MAX:])
 
 
@@ -270,6 +313,9 @@ def _lines(explained: Explanation) -> Iterator[str]:
         "measured": explained.cause.measured,
         "limit": explained.cause.limit,
         "effect": explained.effect,
+        "health": explained.doubt,
+        "kept": explained.kept,
+        "rollback": explained.rollback,
         "cost": cost_words(explained.cost),
         "next": explained.next_command,
     }
@@ -306,6 +352,10 @@ def _fields(explained: Explanation) -> dict[str, Any]:
         "limit": cause.limit,
         "numbers": typed_json.encode(dict(cause.numbers)),
         "effect": explained.effect,
+        "health": None if explained.health is None else explained.health.value,
+        "doubt": explained.doubt,
+        "kept": explained.kept,
+        "rollback": explained.rollback,
         "cost": typed_json.encode(dict(explained.cost)),
         "next": explained.next_command,
         "before": explained.before,

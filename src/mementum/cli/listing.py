@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from mementum.cli.failing import INTEGRITY, NOTHING, OK, warn
@@ -11,7 +12,7 @@ from mementum.cli.reading import Contents, Held, look
 from mementum.cli.text import as_json as rendered
 from mementum.cli.text import columns, counted, moment, printable, size
 from mementum.format import typed_json
-from mementum.records import Granularity, Health, Manifest
+from mementum.records import Entry, Granularity, Health, Manifest
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -68,7 +69,9 @@ def fields(contents: Contents, held: Held) -> dict[str, Any]:
         "time": manifest.time,
         "size": manifest.size,
         "granularity": manifest.granularity.name.lower(),
-        "health": manifest.health.value,
+        "health": entry.health.value,
+        "health_why": entry.judged_why,
+        "pinned": entry.pinned,
         "exactness": list(manifest.exactness),
         "damaged": held.damaged,
         "verified": entry.verified,
@@ -84,6 +87,12 @@ def state(manifest: Manifest) -> str:
     if manifest.granularity is Granularity.FULL:
         word = "not exact" if manifest.exactness else "exact"
     return word if manifest.health is Health.CLEAN else f"{word}, {manifest.health.value}"
+
+
+def standing(entry: Entry) -> str:
+    """The same by all that became known after it was saved, and whether it is pinned."""
+    words = state(replace(entry.manifest, health=entry.health))
+    return words if entry.pinned is None else f"{words}, pinned"
 
 
 def proof(held: Held) -> str:
@@ -120,7 +129,7 @@ def _row(held: Held, id_width: int) -> tuple[str, ...]:
         manifest.id[:id_width],
         moment(manifest.time),
         size(manifest.size),
-        state(manifest),
+        standing(held.entry),
         proof(held),
         manifest.reason,
     )
@@ -155,6 +164,11 @@ def draw(console: Console, rows: Sequence[Sequence[str]]) -> None:
 def _totals(held: Sequence[Held]) -> str:
     checkpoints = counted(len(held), "checkpoint")
     of = counted(len({one.task for one in held}), "task")
-    damaged = sum(one.damaged is not None for one in held)
-    said = f", {damaged} damaged" if damaged else ""
+    counts = {
+        "damaged": sum(one.damaged is not None for one in held),
+        "suspect": sum(one.entry.health is Health.SUSPECT for one in held),
+        "diverged": sum(one.entry.health is Health.DIVERGED for one in held),
+        "pinned": sum(one.entry.pinned is not None for one in held),
+    }
+    said = "".join(f", {count} {word}" for word, count in counts.items() if count)
     return f"{checkpoints} of {of}, {size(sum(one.entry.manifest.size for one in held))}{said}"

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from mementum.cli.config import AsJson, config
 from mementum.cli.failing import told
 
 # Help without rich, and plain tracebacks for our own mistakes: importing rich for either doubles the time to start.
@@ -36,7 +37,6 @@ Several = Annotated[
         help="TASK@SEL or @SEL for one checkpoint, TASK for all of a task. Without it: all of the root.",
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs; an error is an object too.")]
 
 
 def _version(asked: bool) -> None:
@@ -240,6 +240,57 @@ def plan(
 
 
 @app.command()
+def tree(
+    root: Root,
+    task: Annotated[str | None, typer.Argument(metavar="TASK", help="Without it: the only task of the root.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show a task's starts and rollbacks as a tree: from which checkpoint each went on, and what became of it."""
+    with told(as_json):
+        from mementum.cli.attempting import tree as work
+
+        code = work(root, task, as_json=as_json)
+    raise typer.Exit(code)
+
+
+@app.command()
+def rollback(
+    root: Root,
+    task: Annotated[str | None, typer.Argument(metavar="TASK", help="Without it: the only task of the root.")] = None,
+    to: Annotated[
+        str | None,
+        typer.Option("--to", metavar="SEL", help="The checkpoint to go back to: a step, clean, an id, as in ADDRESS."),
+    ] = None,
+    skip_batches: Annotated[
+        list[str] | None,
+        typer.Option("--skip-batches", metavar="A:B", help="Leave out the batches of steps A to B-1. May be repeated."),
+    ] = None,
+    lr_scale: Annotated[
+        float, typer.Option("--lr-scale", metavar="X", help="Multiply the stored learning rates by X.")
+    ] = 1.0,
+    force: Annotated[bool, typer.Option("--force", help="Go back to a checkpoint that is not clean, too.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and write nothing.")] = False,
+    cancel: Annotated[bool, typer.Option("--cancel", help="Take back the plan that no start has done yet.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Let the next start of a task go on from an older checkpoint. No checkpoint is removed."""
+    with told(as_json):
+        from mementum.cli.rolling_back import Words
+        from mementum.cli.rolling_back import roll_back as work
+
+        words = Words(
+            to=to,
+            skip_batches=tuple(skip_batches or ()),
+            lr_scale=lr_scale,
+            force=force,
+            dry_run=dry_run,
+            cancel=cancel,
+        )
+        code = work(root, task, words, as_json=as_json)
+    raise typer.Exit(code)
+
+
+@app.command()
 def drain(
     root: Root,
     task: Annotated[
@@ -306,51 +357,7 @@ def import_(
     raise typer.Exit(code)
 
 
-config = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    help="Show, describe and check configurations: YAML files and presets.",
-)
 app.add_typer(config, name="config")
-Configuration = Annotated[
-    str, typer.Argument(metavar="FILE", help="A YAML file, or a preset: pretrain, finetune, rlhf, inference.")
-]
-
-
-@config.command("show")
-def config_show(
-    source: Annotated[
-        str | None,
-        typer.Argument(metavar="FILE", help="A YAML file, or a preset. Without it: what holds if nothing is said."),
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Print the effective settings as YAML, each with where it is from, and what becomes of keys without effect."""
-    with told(as_json):
-        from mementum.cli.configuring import show as work
-
-        code = work(source, as_json=as_json)
-    raise typer.Exit(code)
-
-
-@config.command("schema")
-def config_schema() -> None:
-    """Print the JSON schema of a configuration, which editors complete and check by."""
-    with told(True):
-        from mementum.cli.configuring import describe as work
-
-        code = work()
-    raise typer.Exit(code)
-
-
-@config.command("check")
-def config_check(source: Configuration, as_json: AsJson = False) -> None:
-    """Tell everything that is wrong with a configuration."""
-    with told(as_json):
-        from mementum.cli.configuring import check as work
-
-        code = work(source, as_json=as_json)
-    raise typer.Exit(code)
 
 
 def main() -> None:

@@ -10,14 +10,14 @@ from typing import Any
 from mementum.cli.recalling import ALARM, NOTICE, REFUSED, number, told
 from mementum.cli.text import size
 from mementum.decide.amounts import seconds, share
-from mementum.records import Fact, Manifest, Trouble, record
+from mementum.records import NON_FINITE, Fact, Manifest, Trouble, record
 
 # A number whose name has one of these words is what was compared with; all others are what was measured.
 LIMITS = frozenset({"limit", "interval", "max", "latest", "spread", "cost", "threshold", "before"})
 BYTES = frozenset({"bytes", "size"})
 SHARES = frozenset({"chance", "used", "risk"})
 # What is told elsewhere, or is a number for programs only.
-ABOUT = frozenset({"cause", "reach", "granularity", "blocked_s", "reason", "text", "next"})
+ABOUT = frozenset({"cause", "reach", "granularity", "blocked_s", "reason", "text", "next", NON_FINITE})
 COSTS = {
     "blocked_s": "the loop stood still for {}",
     "lost_s": "{} of training lost in all",

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from itertools import pairwise
 
-from mementum.catalog import facts
+from mementum.catalog import facts, plans
 from mementum.catalog.address import SHOWN_MAX
+from mementum.catalog.plans import Cancelled, Plan
 from mementum.catalog.tasks import TaskHome
 from mementum.cli.failing import warn
 from mementum.cli.reading import Contents
 from mementum.decide.amounts import seconds, share
 from mementum.errors import MementumError, NewerFormat, UsageError
 from mementum.format import vitals
-from mementum.records import Damage, Fact, Vitals, record
+from mementum.records import Damage, Fact, Health, Vitals, record
 from mementum.storage.disk import PosixDisk
 from mementum.storage.local import LocalStore
 from mementum.storage.store import Store
@@ -21,6 +24,7 @@ from mementum.storage.store import Store
 JOURNAL = re.compile(r"journal/(\d{4,})\.jsonl")
 ALARM, REFUSED, NOTICE, SKIP = "alarm", "refused", "notice", "skip"
 DECISIONS = frozenset({ALARM, REFUSED, NOTICE, SKIP})  # kinds of facts that tell of a decision that was no save
+DIAGNOSIS, PIN = "diagnosis", "pin"
 
 
 @record
@@ -35,14 +39,27 @@ class Attempt:
     def decisions(self) -> tuple[Fact, ...]:
         return tuple(fact for fact in self.facts if fact.kind in DECISIONS and fact.step is not None)
 
+    @property
+    def doubts(self) -> tuple[Fact, ...]:
+        """What was told of the state's health, and what was kept for it. A pin is of the step at which it was told."""
+        found: list[Fact] = []
+        step: int | None = None
+        for fact in self.facts:
+            step = fact.step if fact.kind == DIAGNOSIS and fact.step is not None else step
+            if fact.kind in (DIAGNOSIS, PIN) and step is not None:
+                found.append(replace(fact, step=step))
+        return tuple(found)
+
 
 @record
 class Recollection:
-    """All of a task, the oldest attempt first. `damage` is what could not be read, with keys relative to the root."""
+    """All of a task, the oldest attempt first, and its rollbacks, done or not. `damage` is what could not be read, with
+    keys relative to the root."""
 
     task: str
     home: str
     attempts: tuple[Attempt, ...]
+    plans: tuple[Plan, ...] = ()
     damage: tuple[Damage, ...]
     torn: tuple[str, ...]
 
@@ -109,7 +126,25 @@ def recall(contents: Contents, home: TaskHome, *, first: int = 0, last: int = vi
         Attempt(number=number, rows=rows.get(number, {}), facts=told.get(number, ()))
         for number in sorted(rows.keys() | told.keys())
     )
-    return Recollection(task=home.task, home=home.home, attempts=attempts, damage=tuple(damage), torn=tuple(torn))
+    return Recollection(
+        task=home.task,
+        home=home.home,
+        attempts=attempts,
+        plans=_plans(store, damage),
+        damage=tuple(damage),
+        torn=tuple(torn),
+    )
+
+
+def _plans(store: Store, damage: list[Damage]) -> tuple[Plan, ...]:
+    """All rollbacks but those that were taken back before a start did them."""
+    try:
+        told = plans.plans(store)
+    except MementumError as error:
+        damage.append(Damage(key=plans.FOLDER, what=error.message))
+        return ()
+    kept = [one for one, after in pairwise((*told, None)) if isinstance(one, Plan) and not isinstance(after, Cancelled)]
+    return tuple(kept)
 
 
 def _keys(store: Store, prefix: str) -> Iterator[str]:
@@ -150,8 +185,24 @@ def told(fact: Fact) -> str:
             left = number(values.get("left_s"))
             when = "how long is left is not known" if left is None else f"{seconds(left)} left"
             return f"{values.get('source', 'unknown source')}, {when}"
+        case "diagnosis":
+            health, why = health_told(fact), str(values.get("why") or "")
+            if health is Health.CLEAN:
+                return f"the state is clean again{f': {why}' if why else ''}"
+            return f"{health.value} from step {values.get('onset', fact.step)} on: {why or 'no reason was told'}"
+        case "pin":
+            by = f" ({values['by']})" if values.get("by") else ""
+            return f"checkpoint {fact.checkpoint} stays: {values.get('why') or 'no reason was told'}{by}"
         case _:
             return str(values.get("reason", "no reason was told"))
+
+
+def health_told(fact: Fact) -> Health:
+    """What a diagnosis says; one that nobody understands is of no good health."""
+    try:
+        return Health(str(fact.values.get("health")))
+    except ValueError:
+        return Health.SUSPECT
 
 
 def ordered(entries: Iterable[Fact]) -> list[Fact]:

@@ -8,14 +8,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mementum.cli.failing import INTEGRITY, OK, warn
-from mementum.cli.listing import state
+from mementum.cli.listing import standing
 from mementum.cli.reading import Contents, Held, address_in, find, look, require_readable
 from mementum.cli.text import as_json as rendered
 from mementum.cli.text import columns, counted, moment, printable, size
 from mementum.errors import MementumError, UnknownFormat
 from mementum.format import index, typed_json
 from mementum.format import manifest as manifests
-from mementum.records import Damage, StoredFile, StoredTensor, record
+from mementum.records import Damage, Entry, StoredFile, StoredTensor, record
 from mementum.recover.verify import CONTEXT, INDEX
 from mementum.storage.disk import PosixDisk
 from mementum.storage.local import LocalStore
@@ -124,6 +124,9 @@ def _fields(contents: Contents, held: Held, holdings: Holdings) -> dict[str, Any
             }
             for part in holdings.components
         ],
+        "health": held.entry.health.value,
+        "health_why": held.entry.judged_why,
+        "pinned": held.entry.pinned,
         "damaged": held.damaged,
         "verified": held.entry.verified,
         "damage": [{"key": damage.key, "what": damage.what} for damage in holdings.damage],
@@ -137,7 +140,8 @@ def _lines(contents: Contents, held: Held, holdings: Holdings) -> Iterator[str]:
         "step": f"{manifest.step} (epoch {manifest.epoch})",
         "when": f"{moment(manifest.time)} UTC",
         "reason": manifest.reason,
-        "state": state(manifest),
+        "state": standing(held.entry),
+        **_judged(held.entry),
         "proof": _proof(held),
         "parent": manifest.parent or "none: it began from nothing",
         "ranks": str(manifest.world_size),
@@ -166,6 +170,17 @@ def _lines(contents: Contents, held: Held, holdings: Holdings) -> Iterator[str]:
     if holdings.damage:
         yield "damage"
         yield from (f"{INDENT}{damage.key}: {damage.what}" for damage in holdings.damage)
+
+
+def _judged(entry: Entry) -> dict[str, str]:
+    """What became known after it was saved: of its health, and why it must stay."""
+    found: dict[str, str] = {}
+    if entry.judged is not None:
+        saved = "" if entry.health is entry.manifest.health else f" (it was saved as {entry.manifest.health.value})"
+        found["health"] = f"{entry.health.value}: {entry.judged_why}{saved}"
+    if entry.pinned is not None:
+        found["pinned"] = entry.pinned
+    return found
 
 
 def _proof(held: Held) -> str:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from mementum.cli.doubting import Doubt, doubt_at, doubts, plan_told
 from mementum.cli.failing import INTEGRITY, OK
 from mementum.cli.reading import Contents, look
 from mementum.cli.recalling import Recollection, home_of, ordered, recall, told, warn_of
@@ -62,12 +63,14 @@ class Mark:
 @record
 class Trace:
     """Rows in the order of their steps, each with its attempt, and what happened from the first of them on: the last
-    steps before a kill may have no row. `count` is how many rows there were to choose from."""
+    steps before a kill may have no row. `count` is how many rows there were to choose from; `doubts` are the stretches
+    of them whose states were not trusted."""
 
     task: str
     count: int
     rows: tuple[tuple[int, Vitals], ...]
     marks: tuple[Mark, ...]
+    doubts: tuple[Doubt, ...] = ()
 
 
 def trace(root: str, task: str | None, words: Words, *, as_json: bool) -> int:
@@ -124,7 +127,8 @@ def _trace(contents: Contents, recollection: Recollection, words: Words, *, fit:
     elif fit and words.newest is None:
         steps = sampled(steps, ROWS_FIT)
     rows = tuple(recollection.row(step, number) for step, number in steps)
-    return Trace(task=recollection.task, rows=rows, marks=tuple(marks), count=count)
+    found = tuple(doubt for doubt in doubts(recollection) if doubt.attempt in of and doubt.first <= end)
+    return Trace(task=recollection.task, rows=rows, marks=tuple(marks), count=count, doubts=found)
 
 
 def _nothing(recollection: Recollection, words: Words, numbers: Sequence[int]) -> NoSuchAddress:
@@ -144,7 +148,8 @@ def _nothing(recollection: Recollection, words: Words, numbers: Sequence[int]) -
 
 
 def _marks(contents: Contents, recollection: Recollection) -> Iterator[Mark]:
-    """Saves, also of checkpoints that are gone, and decisions that were no save."""
+    """Saves, also of checkpoints that are gone, decisions that were no save, what was told of the state's health, and
+    rollbacks, at the step at which the run went back."""
     for one in recollection.attempts:
         saved = {fact.step: "saved" for fact in one.facts if fact.kind == "cost" and fact.step is not None}
         for held in contents.held:
@@ -152,8 +157,12 @@ def _marks(contents: Contents, recollection: Recollection) -> Iterator[Mark]:
             if held.home == recollection.home and manifest.attempt == one.number:
                 saved[manifest.step] = f"saved: {manifest.reason}"
         marks = [Fact(kind="saved", time="", step=step, values={"reason": text}) for step, text in saved.items()]
-        for fact in ordered((*one.decisions, *marks)):
+        for fact in ordered((*one.decisions, *one.doubts, *marks)):
             yield Mark(step=fact.step or 0, attempt=one.number, kind=fact.kind, text=told(fact))
+        for plan in recollection.plans:
+            if plan.attempt == one.number:
+                step = plan.step if plan.from_step is None else plan.from_step
+                yield Mark(step=step, attempt=one.number, kind="rollback", text=plan_told(plan))
 
 
 def _csv(rows: Iterable[tuple[int, Vitals]]) -> Iterator[str]:
@@ -178,6 +187,18 @@ def _fields(found: Trace, recollection: Recollection) -> dict[str, Any]:
         "marks": [
             {"step": mark.step, "attempt": mark.attempt, "kind": mark.kind, "text": mark.text} for mark in found.marks
         ],
+        "doubts": [
+            {
+                "attempt": doubt.attempt,
+                "first": doubt.first,
+                "last": doubt.last,
+                "seen": doubt.seen,
+                "health": doubt.health.value,
+                "why": doubt.why,
+                "left": doubt.left,
+            }
+            for doubt in found.doubts
+        ],
         "damage": [{"key": damage.key, "what": damage.what} for damage in recollection.damage],
     }
 
@@ -195,7 +216,7 @@ def _number(name: str, value: float | None) -> Any:
 
 
 def _print(found: Trace) -> None:
-    cells = list(table(found.rows, found.marks))
+    cells = list(table(found.rows, found.marks, found.doubts))
     if sys.stdout.isatty():
         from rich.console import Console
 
@@ -215,13 +236,17 @@ def sampled(steps: Sequence[tuple[int, int]], count: int) -> list[tuple[int, int
     return [steps[(place + 1) * len(steps) // count - 1] for place in range(count)]
 
 
-def table(rows: Sequence[tuple[int, Vitals]], marks: Sequence[Mark]) -> Iterator[tuple[str, ...]]:
+def table(
+    rows: Sequence[tuple[int, Vitals]], marks: Sequence[Mark], doubts: tuple[Doubt, ...] = ()
+) -> Iterator[tuple[str, ...]]:
     """A line a row. What happened at steps that are not shown stands in the next line that is, with its step; what
     happened after the last row has lines of its own."""
     waiting = sorted(marks, key=lambda mark: mark.step)
     before: int | None = None
     for attempt, row in rows:
-        happened = [] if row.finite else ["not finite"]
+        doubt = doubt_at(doubts, attempt, row.step)
+        happened = [] if doubt is None else [doubt.health.value]
+        happened += [] if row.finite else ["not finite"]
         if before not in (None, attempt):
             happened.append(f"attempt {attempt} begins")
         before = attempt

@@ -84,10 +84,8 @@ def _said(model: type[Section], error: ErrorDetails) -> tuple[str, str | None, s
     if kind == "literal_error":
         words = str(context["expected"]).replace("'", "")
         near = nearest(str(error["input"]), words.replace(" or ", ", ").split(", "))
-        later = error["input"] in ("rollback", "stop") and path[-1] == "on_divergence"
-        why = "comes with a later part" if later else "is none of its values"
-        return f"{shown} {why}", words, None if later else near
-    if kind == "model_type" and path[-1] in ("alarms", "vitals", "notices"):
+        return f"{shown} is none of its values", words, near
+    if kind == "model_type" and path[-1] in ("alarms", "vitals", "notices", "recorder"):
         return f"{shown} is no section", "off, on, or a mapping of its settings", None
     return f"{shown} does not fit", EXPECTED.get(kind) or error["msg"].removeprefix("Input should be "), None
 

@@ -26,7 +26,6 @@ WAITING: Mapping[str, str] = {
     "budgets.network": "nothing lies beyond a network yet: write_rate limits the disk",
     "budgets.bytes_per_day.object_store": NO_STORE,
     "budgets.money.per_gb.object_store": NO_STORE,
-    "on_divergence": "marks of health come with a later part: every save counts as clean until then",
 }
 
 

@@ -43,6 +43,7 @@ PRESETS: Mapping[str, Preset] = {
             "budgets": {"lost_time": "5 %", "bytes_per_day": {"ssd": "7.5 TB"}},
             "keep_last": 5,
             "keep_every_steps": 5000,
+            "keep_spread": 3,
             "codec": "raw",
         },
         said=(

@@ -11,17 +11,24 @@ from pydantic_core import PydanticCustomError
 
 from mementum.config.policies import Policy
 from mementum.config.quantities import Duration, Rate, Share, Size
-from mementum.config.section import Count, Flag, Limit, Section
+from mementum.config.section import Count, Flag, Limit, Part, Section
 from mementum.errors import UsageError
 from mementum.plugins import factory
 from mementum.records import Trouble
 
 KEEP_LAST = 10  # checkpoints; enough to go back behind a divergence that was seen late, and the disk does not fill
+KEEP_SPREAD = 3  # they reach five times as far back as the newest ten: a drift is seen long after it began
+SPREAD_MAX = 20  # each goes up to three times further back: more than a run has steps
 LOST_TIME = 0.05  # of the training's time; beyond it saving costs more than most failures
 FULL_NORMS_EVERY = 16  # steps; all gradients cost 3 % of a step, so that every sixteenth time is 0.2 %
 MEMORY_EVERY = 5  # steps; reading the limits takes a fraction of a millisecond
 GIVE_IN_S = 120.0  # what Slurm and the clouds leave at the most between a notice and the end
 LEAD_S = 120.0  # the warning that AWS gives, in which most checkpoints become durable
+HOLD = 100  # steps; an alarm of the same kind may be told again after as many
+CONFIRM = 50  # steps; most spikes of real logs that the run got over were over within 30
+RECORD_EVERY = 50  # steps; three slots then reach back over 100 to 150
+RECORD_SHARE = 0.01  # a fifth of what all saves may cost
+ROLLBACKS = 3  # for one trouble; what three do not cure is no matter of a few batches
 HANG_FLOOR_S = 300.0  # an evaluation, or a compiler at its first step, looks like a hang for minutes
 CODEC = re.compile(r"[a-z0-9_]+(:[0-9]+)*(\+[a-z0-9_]+(:[0-9]+)*)*")
 NEVER_CAUGHT = ("SIGKILL", "SIGSTOP")
@@ -232,6 +239,35 @@ class Notices(Section):
     """If no step ends for so long after a signal, it does what it would have done; a plain number is in seconds."""
 
 
+class Health(Section):
+    """When a run that was in trouble counts as clean again, or as diverged."""
+
+    hold: Count = HOLD
+    """Steps in a row without a sign, and with the loss near what it was before, that end a trouble."""
+    confirm: Count = CONFIRM
+    """Steps for which the loss stays above what it was before a trouble, and the run has diverged."""
+
+
+class Recorder(Section):
+    """Snapshots in memory, of which the newest from before a trouble is kept."""
+
+    every: Count = RECORD_EVERY
+    """Steps from one snapshot to the next; any save counts as one."""
+    share: Share = RECORD_SHARE
+    """The part of the training's time that they may cost: where it would be more, they are rarer."""
+
+
+class Rollback(Section):
+    """How a run that has diverged goes back, where on_divergence is `rollback`."""
+
+    limit: Count = ROLLBACKS
+    """Rollbacks for one trouble, each further back than the one before. After them the training is stopped."""
+    lr_scale: Part = 1.0
+    """Each of them multiplies the learning rates by it."""
+    skip: Flag = True
+    """Whether the batches of the trouble are left out when they come again."""
+
+
 class Settings(Section):
     """All settings."""
 
@@ -258,13 +294,20 @@ class Settings(Section):
     """How many machines the training runs on: failures grow with them."""
     observe: Flag = False
     """Decide and record, and save nothing: what mementum would have done."""
-    on_divergence: Literal["keep", "ignore"] = "keep"
-    """`keep`: the newest save that was clean stays, and later ones are marked. `ignore`: nothing is marked. Marks come
-    with a later part: until then it has no effect."""
+    on_divergence: Literal["keep", "rollback", "stop", "ignore"] = "keep"
+    """When the training diverges: `keep`: the newest state from before stays, and later ones are marked. `rollback`:
+    that too, and the run goes back to it. `stop`: that too, and the run is stopped. `ignore`: nothing is marked."""
+    health: Health = Health()
+    recorder: Annotated[Recorder | None, BeforeValidator(_unless_off), SWITCH] = Recorder()
+    """`off`: what stays from before a trouble is the newest save, and no snapshot is taken for it."""
+    rollback: Rollback = Rollback()
     keep_last: Count | None = KEEP_LAST
     """How many of the newest checkpoints stay. Null: all."""
     keep_every_steps: Count | None = None
     """Checkpoints whose step is a multiple of it stay too."""
+    keep_spread: Annotated[int, Field(strict=True, ge=0, le=SPREAD_MAX)] | None = None
+    """How many older clean checkpoints stay too, each up to three times as far back as the one after it. Null: 3 where
+    keep_last is 10 or more, or null; none where it is less, since there is little room then."""
     codec: Annotated[str, BeforeValidator(_codec)] = "raw"
     """Of optimizer state on disk: raw, zstd:1, planes+zstd:1. Weights are always raw."""
     capture: Literal["overlapped", "blocking"] = "overlapped"

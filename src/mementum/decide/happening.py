@@ -6,7 +6,7 @@ import math
 from typing import Literal
 
 from mementum.decide.standing import reach_of
-from mementum.records import Decision, Granularity, Reach, Save, Situation, record
+from mementum.records import Decision, Granularity, Health, Reach, Save, Situation, record
 
 
 @record
@@ -31,7 +31,8 @@ class OnEvent:
 
 @record
 class BestMetric:
-    """Save when the metric `name` is better than its best so far, by more than `min_delta`; its first value is."""
+    """Save when the metric `name` is better than its best so far, by more than `min_delta`; its first value is. A state
+    that is not trusted is not the best."""
 
     name: str
     mode: Literal["min", "max"] = "min"
@@ -42,6 +43,8 @@ class BestMetric:
     def decide(self, situation: Situation) -> Decision | None:
         value, best = situation.metrics.get(self.name), situation.best.get(self.name)
         if value is None or not math.isfinite(value):
+            return None
+        if situation.diagnosis is not None and situation.diagnosis.health is not Health.CLEAN:
             return None
         if best is None or not math.isfinite(best):
             return self._save(situation, value, f"{self.name} {value:g} is the first that is known")

@@ -16,8 +16,8 @@ import torch
 
 from mementum.errors import MementumError
 from mementum.execute.gathered import Gathered
+from mementum.execute.memory_slots import MemorySlots
 from mementum.execute.plan import FileLayout
-from mementum.execute.slots import MemorySlots
 from mementum.execute.snapshot import Image, Label
 from mementum.execute.structure import Bytes, Reader, Reading, Spot, Structure
 from mementum.live.component import Component

@@ -17,9 +17,19 @@ from mementum.format import typed_json
 from mementum.format.blocks import Stretch
 from mementum.format.fields import Fields, read_json
 from mementum.format.weights import Laid
-from mementum.records import DataFile, Granularity, Index, Reach, Save, StoredTensor, record
+from mementum.records import DataFile, Granularity, Health, Index, Reach, Save, StoredTensor, record
 
 FORMAT = 1  # of the head; a head of another one is left alone
+
+
+@record
+class Doubt:
+    """What was known of the run's health when the slot was sealed, where that was not clean: of this snapshot, and of
+    those before it from step `onset` on."""
+
+    health: Health
+    onset: int
+    why: str
 
 
 @record
@@ -42,6 +52,7 @@ class Told:
     versions: Mapping[str, str]
     code: Mapping[str, Any]
     user: Mapping[str, Any]
+    doubt: Doubt | None = None
 
 
 @record
@@ -88,6 +99,8 @@ def render(told: Told, planned: bytes, context: bytes) -> bytes:
         "code": dict(told.code),
         "user": dict(told.user),
     }
+    if told.doubt is not None:
+        fields["doubt"] = [told.doubt.health.value, told.doubt.onset, told.doubt.why]
     return b"\n".join((typed_json.dumps(fields), planned, context))
 
 
@@ -144,7 +157,12 @@ def _told(fields: Mapping[str, Any]) -> Told:
         numbers=fields["numbers"],
         **({"cause": fields["cause"]} if "cause" in fields else {}),  # not in slots of an earlier version
     )
+    doubt = None
+    if "doubt" in fields:
+        health, onset, why = fields["doubt"]
+        doubt = Doubt(health=Health(health), onset=onset, why=why)
     return Told(
+        doubt=doubt,
         task=fields["task"],
         id=fields["id"],
         seq=fields["seq"],

@@ -19,140 +19,20 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from mementum.clock import Clock
 from mementum.execute import moves
-from mementum.execute.capture import BlockingCapture, Captured, Head, Prepared, Slots, copy
+from mementum.execute.capture import BlockingCapture, Captured, Head, Slots, copy
 from mementum.execute.copier import Copier
-from mementum.execute.device import DeviceCopy, pin
+from mementum.execute.copying import Copying, Split
+from mementum.execute.device import pin
 from mementum.execute.gathered import Gathered
 from mementum.execute.snapshot import Label
-from mementum.execute.structure import Bytes, Reading, Spot, Structure
-from mementum.execute.witness import Watched, Witness, hold, what_happened, witness
+from mementum.execute.structure import Bytes, Reading, Structure
+from mementum.execute.witness import Watched
 from mementum.live.component import Component
 from mementum.live.optimizers import OptimizerState
-from mementum.records import record
-
-CHUNK = 4 << 20  # bytes that are copied at once: in between, the interpreter may be had by the training
-REPLACED = "what the state consists of has changed since it was last saved"
-
-
-@record
-class Split:
-    """Which tensors of a reading are copied beside the training, by their numbers, and which at once."""
-
-    structure: Structure
-    loose: tuple[Spot, ...]
-    watched: Watched
-    beside: tuple[int, ...]
-    on_device: tuple[int, ...]
-    at_once: tuple[int, ...]
-
-
-class Copying:
-    """A copy on its way. It holds the memory that it reads, whatever becomes of the tensors meanwhile."""
-
-    def __init__(self, split: Split, prepared: Prepared, *, verify: bool, sure: bool, clock: Clock) -> None:
-        tensors, targets = prepared.reading.tensors, prepared.targets
-        self._split, self._clock = split, clock
-        self._tensors = [tensors[number] for number in split.beside]
-        self._targets = [target for number in split.beside if (target := targets[number]) is not None]
-        self._witness: Witness | None = witness(split.watched, self._tensors, verify=verify)
-        self._changed: Callable[[], bool] | None = prepared.reading.changed
-        # Whoever wants to be sure holds the memory from here on; otherwise that is the copying thread's to do.
-        self._held = hold(self._tensors) if sure else None
-        self._device = (
-            DeviceCopy(
-                [(tensors[number], target) for number in split.on_device if (target := targets[number]) is not None]
-            )
-            if split.on_device
-            else None
-        )
-        self._left = threading.Event()  # nothing of the source is needed any more, but by a device's stream
-        self._ended = threading.Event()
-        self._error: BaseException | None = None
-        self._held_back_s: float | None = None  # when the first step came that had to wait
-        self._ended_s = self._whole_s = 0.0
-        self._places: frozenset[int] | None = None  # of the memory that it reads, once it knows
-        self.torn: str | None = None
-        self.moved = False  # whether it was given up because the structure is not what it was
-
-    def reads(self, address: int) -> bool:
-        """Whether it still reads the memory that begins at this address."""
-        return not self._left.is_set() and (self._places is None or address in self._places)
-
-    def hold_back(self) -> None:
-        """Wait until nothing of the source is needed any more. On a device its stream waits, not this thread."""
-        if self._device is not None:
-            self._device.hold_back()
-        if not self._left.is_set():
-            if self._held_back_s is None:
-                self._held_back_s = self._clock.monotonic()
-            self._left.wait()
-
-    def wait(self) -> None:
-        """Wait until the copy is whole, on a device too."""
-        self._ended.wait()
-
-    @property
-    def under_way(self) -> bool:
-        return not self._ended.is_set()
-
-    def outcome(self) -> str | None:
-        """Wait for the end; why the copy is of no use, or None. Raises what the copy has raised."""
-        self._ended.wait()
-        if self._error is not None:
-            raise self._error
-        return self.torn
-
-    @property
-    def usable(self) -> bool:
-        """Whether the copy has ended well."""
-        return self._ended.is_set() and self._error is None and self.torn is None
-
-    def waited_s(self) -> float:
-        """Seconds for which a step was held back, once the copy has ended."""
-        return 0.0 if self._held_back_s is None else max(0.0, self._ended_s - self._held_back_s)
-
-    def copied_at_s(self) -> float:
-        """When the copy was whole, by the clock."""
-        return self._whole_s
-
-    def run(self) -> None:
-        """Do it, on the copying thread."""
-        try:
-            assert self._witness is not None
-            assert self._changed is not None
-            watched, held = self._split.watched, self._held or hold(self._tensors)
-            self._places = frozenset(held.places)
-            # An address may be read from only if what lies there is held: a tensor may have been given other memory.
-            if self._held is None and not watched.lie_there(self._tensors):
-                self.moved, self.torn = True, REPLACED
-                return
-            if self._changed():
-                self.moved, self.torn = True, REPLACED
-                return
-            if self._device is not None:
-                self._device.issue()
-            for spot, source, target in zip(watched.spots, watched.sources, self._targets, strict=True):
-                copy_in_chunks(spot.name, source, target)
-            self.torn = what_happened(self._witness, held, watched, self._targets)
-            self._leave()
-            if self._device is not None:
-                self._device.finish()
-        except Exception as error:  # a thread's end: kept, and raised in the save
-            self._error = error
-        finally:
-            self._leave()
-            self._whole_s = self._clock.monotonic()
-            self._ended.set()
-
-    def _leave(self) -> None:
-        if not self._left.is_set():
-            self._tensors, self._witness, self._changed, self._held = [], None, None, None
-            self._ended_s = self._clock.monotonic()
-            self._left.set()
 
 
 class OverlappedCapture:
-    """A `Capture` that returns while the steady part of the state is still being copied.
+    """A `Capture` that returns before the steady part of the state is copied: that begins when it is sealed.
 
     A program that changes that part beside its steps loses the save that it overtook; `give_up` is told why, and from
     then on everything is copied at once."""
@@ -246,21 +126,27 @@ class OverlappedCapture:
                 for image in prepared.images:
                     if isinstance(image.raw, Gathered):
                         image.raw.digests()
-            copying = Copying(split, prepared, verify=self._verify, sure=sure, clock=self._clock)
-            self._copier.submit(copying.run)
-        except BaseException:  # also where no thread can be started
+            copying = Copying(
+                split, prepared, verify=self._verify, sure=sure, submit=self._copier.submit, clock=self._clock
+            )
+        except BaseException:
             self._whole.reader.forget()  # a tensor of another size than it was taken for ends here
             use.release()
             raise
         self._copying = copying
 
         def seal(label: Label, head: Head) -> None:
+            copying.begin()
             self._copier.submit(lambda: use.seal(head, label) if copying.usable else None)
+
+        def release() -> None:
+            copying.give_up()
+            use.release()
 
         return Captured(
             images=prepared.images,
             components=reading.components,
-            release=use.release,
+            release=release,
             seal=seal,
             outcome=copying.outcome,
             waited_s=copying.waited_s,
@@ -370,9 +256,3 @@ def _calls_hooks(optimizer: torch.optim.Optimizer) -> bool:
 
 def _address(tensor: torch.Tensor) -> tuple[int, int]:
     return (tensor.data_ptr(), tensor.numel() * tensor.element_size())
-
-
-def copy_in_chunks(name: str, source: Bytes, target: Bytes) -> None:
-    """With numpy, not torch: torch would take the training's threads for it."""
-    for start in range(0, source.size, CHUNK):
-        target[start : start + CHUNK] = source[start : start + CHUNK]

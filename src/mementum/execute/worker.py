@@ -22,6 +22,7 @@ class SaveJob:
     work: Callable[[], None]
     cancel: Callable[[], None]
     rank: int = 0
+    id: str = ""
 
 
 def rank_of(save: Save) -> int:
@@ -40,6 +41,7 @@ class Worker:
         self._changed = threading.Condition()
         self._next: SaveJob | None = None  # in flight: the thread turns to it as soon as it can
         self._waiting: SaveJob | None = None
+        self._kept: deque[SaveJob] = deque()  # each holds a slot, so that there are never more than those
         self._facts: deque[Callable[[], None]] = deque()
         self._doing = ""
         self._busy = False
@@ -53,7 +55,7 @@ class Worker:
     @property
     def saves_in_flight(self) -> int:
         with self._changed:
-            return int(self._in_flight()) + int(self._waiting is not None)
+            return int(self._in_flight()) + len(self._kept) + int(self._waiting is not None)
 
     def submit(self, job: SaveJob) -> None:
         """Queue a save. The one that waits, if any, is cancelled; if it is of a higher rank, this one is."""
@@ -68,6 +70,22 @@ class Worker:
             self._changed.notify_all()
         if replaced is not None:
             replaced.cancel()
+
+    def keep(self, job: SaveJob) -> None:
+        """Queue a save that is done before the one that waits; no other takes its place, and it takes nobody's."""
+        with self._changed:
+            if self._in_flight():
+                self._kept.append(job)
+            else:
+                self._next = job
+            self._changed.notify_all()
+
+    def keep_waiting(self, id: str) -> None:
+        """From now on no other save takes the place of the waiting one, if it is the one with this id."""
+        with self._changed:
+            if self._waiting is not None and self._waiting.id == id:
+                self._kept.append(self._waiting)
+                self._waiting = None
 
     def cancel_waiting(self, rank: int = 0) -> bool:
         """Take back the save that waits, so that its memory is free; False if none waits, or one of a higher rank."""
@@ -108,7 +126,7 @@ class Worker:
         return self._saving or self._next is not None
 
     def _idle(self) -> bool:
-        return not (self._busy or self._next or self._waiting or self._facts)
+        return not (self._busy or self._next or self._kept or self._waiting or self._facts)
 
     def _run(self) -> None:
         while True:
@@ -126,7 +144,9 @@ class Worker:
                 self._emit(Failed(what=self._doing, error=repr(error), kept="older checkpoints"))
             finally:
                 with self._changed:
-                    if self._saving:
+                    if self._saving and self._kept:
+                        self._next = self._kept.popleft()
+                    elif self._saving:
                         self._next, self._waiting = self._waiting, None
                     self._busy = self._saving = False
                     self._changed.notify_all()

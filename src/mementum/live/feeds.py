@@ -110,7 +110,7 @@ class StatefulFeed:
     def apply(self, tree: dict[str, Any]) -> None:
         if tree["state"] is not None:
             self.source.load_state_dict(tree["state"])
-        self._state = tree["state"]
+        self._state, self._begun = tree["state"], False
         self.epoch, self._batches = tree["epoch"], tree["batches"]
 
 

@@ -15,7 +15,7 @@ from mementum.perceive.signs import Limits, Sign
 from mementum.perceive.spikes import GradientSpike, LossSpike, NonFinite
 from mementum.records import Alarm, Trouble, Vitals
 
-STATE_VERSION = 1  # of what `state` gives: another one is not taken up, and what is usual is learnt anew
+STATE_VERSION = 2  # of what `state` gives: another one is not taken up, and what is usual is learnt anew
 STEP_MEMORY = 64  # steps, whose duration stands for that of the next ones
 
 
@@ -80,6 +80,12 @@ class Detectors:
         self._overfitting = Overfitting(limits)
         self._step_s = Level(memory=STEP_MEMORY)
         self._episodes = {name: Episode(limits.calm_steps) for name in (*self._detectors, "memory", "fit")}
+        self._signs: list[Sign] = []
+
+    @property
+    def signs(self) -> tuple[Sign, ...]:
+        """All signs of the last look: those of an episode that was told already too, and of troubles that are not."""
+        return tuple(self._signs)
 
     def look(
         self, vitals: Vitals, *, eval_loss: float | None = None, save_s: float | None = None, rate: float = 0.0
@@ -93,6 +99,7 @@ class Detectors:
         if vitals.step_s is not None and 0.0 < vitals.step_s < float("inf"):
             self._step_s.learn(vitals.step_s)
         alarms: list[Alarm] = []
+        self._signs.clear()
         for name, detector in self._detectors.items():
             self._judge(name, detector.look(vitals), vitals.step, alarms)
         step_s = self._step_s.value or None
@@ -124,8 +131,10 @@ class Detectors:
             episode.apply(state["episodes"][name])
 
     def _judge(self, name: str, sign: Sign | None, step: int, alarms: list[Alarm]) -> None:
-        if sign is not None and sign.trouble not in self._which:
-            sign = None
+        if sign is not None:
+            self._signs.append(sign)
+            if sign.trouble not in self._which:
+                sign = None
         if self._episodes[name].tells(sign) and sign is not None:
             alarms.append(
                 Alarm(

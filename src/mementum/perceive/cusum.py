@@ -23,9 +23,14 @@ class Cusum:
         self.level = Level(memory=memory)
         self.rising = 0  # values since the sum was last 0
 
+    @property
+    def spread(self) -> float:
+        """Standard deviation about the level, in the series' unit; 0 where the series does not change."""
+        return self.level.spread
+
     def add(self, value: float) -> float | None:
         """Take one finite value. The sum where it is above the limit, else None."""
-        spread = self.level.spread
+        spread = self.spread
         if not self.level.known or spread == 0.0:
             self.level.learn(value)
             return None

@@ -10,6 +10,7 @@ from typing import Any
 
 from mementum.perceive.cusum import Cusum
 from mementum.perceive.level import Level
+from mementum.perceive.rise import Rise
 from mementum.perceive.signs import Limits, Sign
 from mementum.records import Trouble, Vitals
 
@@ -19,29 +20,39 @@ VANISHED_STEPS = 8  # in a row: an update that is skipped once is a loss scale t
 
 
 class Drift:
-    """A loss that rises slowly, by a CUSUM."""
+    """A loss that rises slowly, by two sums: one with a long memory, which sees what is slowest, and one whose level
+    keeps up with a loss that still falls fast."""
 
     def __init__(self, limits: Limits) -> None:
-        self._limit = limits.cusum_limit
-        self._cusum = Cusum(slack=limits.cusum_slack, limit=limits.cusum_limit, memory=limits.cusum_memory)
+        slack = limits.cusum_slack
+        self._limits = (limits.cusum_limit, limits.rise_limit)
+        self._cusums: tuple[Cusum | Rise, ...] = (
+            Cusum(slack=slack, limit=limits.cusum_limit, memory=limits.cusum_memory),
+            Rise(slack=slack, limit=limits.rise_limit, memory=limits.rise_memory),
+        )
 
     def look(self, vitals: Vitals) -> Sign | None:
         loss = vitals.loss
-        if loss is None or not isfinite(loss) or (total := self._cusum.add(loss)) is None:
+        if loss is None or not isfinite(loss):
             return None
-        level, rising = self._cusum.level, self._cusum.rising
-        text = (
-            f"the loss drifts up: above its level of {level.value:.4g} (spread {level.spread:.2g}) "
-            f"over the last {rising} steps, {loss:.4g} now"
-        )
-        self._cusum.restart()
-        return Sign(trouble=Trouble.DRIFT, value=total, limit=self._limit, text=text)
+        found = None
+        for cusum, limit in zip(self._cusums, self._limits, strict=True):
+            if (total := cusum.add(loss)) is None:
+                continue
+            text = (
+                f"the loss drifts up: above its level of {cusum.level.value:.4g} (spread {cusum.spread:.2g}) "
+                f"over the last {cusum.rising} steps, {loss:.4g} now"
+            )
+            found = Sign(trouble=Trouble.DRIFT, value=total, limit=limit, text=text, rising=cusum.rising)
+            cusum.restart()
+        return found
 
-    def state(self) -> dict[str, float]:
-        return self._cusum.state()
+    def state(self) -> dict[str, Any]:
+        return {"cusums": [cusum.state() for cusum in self._cusums]}
 
-    def apply(self, state: Mapping[str, float]) -> None:
-        self._cusum.apply(state)
+    def apply(self, state: Mapping[str, Any]) -> None:
+        for cusum, memory in zip(self._cusums, state["cusums"], strict=True):
+            cusum.apply(memory)
 
 
 class SlowSteps:
@@ -98,7 +109,7 @@ class VanishingUpdate:
         if self._in_row < VANISHED_STEPS:
             return None
         text = f"updates vanish: {update:.2g} of the weights a step, {part:.2g} of what is usual at this learning rate"
-        return Sign(trouble=Trouble.DRIFT, value=part, limit=self._limit, text=text)
+        return Sign(trouble=Trouble.DRIFT, value=part, limit=self._limit, text=text, rising=self._in_row)
 
     def state(self) -> dict[str, float]:
         return {**self._level.state(), "in_row": self._in_row}

@@ -26,6 +26,9 @@ class Limits:
     cusum_slack: float = 0.5
     cusum_limit: float = 30.0
     cusum_memory: int = 512
+    # A second sum, for a loss that falls fast. The largest of those runs was 10.6.
+    rise_limit: float = 18.0
+    rise_memory: int = 64
     slow_ratio: float = 1.2  # of a step's duration to its own level: what a person would look into
     update_ratio_low: float = 0.01  # of (update to weight, by learning rate) to its own level
     # Memory, as parts of the tightest limit.
@@ -41,12 +44,14 @@ class Limits:
 @record
 class Sign:
     """A detector's finding at one step, before it is known whether it was told already. A higher `grade` is told even
-    in an episode of which a lower one was told. `chance` and `horizon_s` as in `Alarm`."""
+    in an episode of which a lower one was told. `rising`: for how many values it has been so already, where the
+    detector counts them. `chance` and `horizon_s` as in `Alarm`."""
 
     trouble: Trouble
     value: float
     limit: float
     text: str
     grade: int = 1
+    rising: int = 0
     chance: float = 0.0
     horizon_s: float = 0.0

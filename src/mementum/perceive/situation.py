@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import field, replace
-from math import isfinite
 from typing import Any, Literal
 
 from mementum.clock import Clock
@@ -18,22 +17,33 @@ from mementum.perceive.exactness import SinceExact
 from mementum.perceive.exposure import Exposure
 from mementum.perceive.gradients import Gradients
 from mementum.perceive.hazards import Hazards
+from mementum.perceive.health import Judge
 from mementum.perceive.late import Late
+from mementum.perceive.measured import LOSS, NORM, Measured, is_on_device
 from mementum.perceive.memory import Memory
 from mementum.perceive.notices import Notices
 from mementum.perceive.risk import Risk
 from mementum.perceive.timing import StepTimes
 from mementum.perceive.vitals import VitalSigns
-from mementum.records import Alarm, Granularity, Notice, Reach, Save, Situation, Standing, Vitals, record
+from mementum.records import (
+    Alarm,
+    Diagnosis,
+    Granularity,
+    Health,
+    Notice,
+    Reach,
+    Save,
+    Situation,
+    Standing,
+    Vitals,
+    record,
+)
 
-LOSS, NORM = "loss", "grad_norm"  # the names under which a loop records them
-EVALUATED = ("eval_loss", "val_loss", "validation_loss")  # the first of these that is new is an evaluation's
 IN_VAIN_MAX = 3  # snapshots in memory in a row of which nothing came: there is no memory that would keep them
 FOR_SOMEBODY = ("notice", "asked")  # causes of saves that somebody waits for
 UNSEEN: tuple[None, tuple[Alarm, ...], tuple[float, bool]] = (None, (), (0.0, False))  # neither vital signs nor risk
 RATES_S = 1.0  # between two looks at the rates of failures: they change within hours, and are 20 logarithms
-LATE_MAX = 64  # metrics that came late between two steps
-NAMES_MAX = 256  # of metrics whose newest and best are remembered: more are made of something that changes
+AGAIN = ("signs", "gradients", "detectors", "judge", "risk")  # what goes back when the run does: time and money do not
 
 
 @record
@@ -62,6 +72,7 @@ class Senses:
     signs: VitalSigns | None = None
     gradients: Gradients | None = None
     detectors: Detectors | None = None
+    judge: Judge | None = None  # asked where there are detectors
     memory: Memory | None = None
     ailing: Ailing | None = None
     times: StepTimes
@@ -87,7 +98,7 @@ class _Saving:
 
 
 class Perception:
-    """Belongs to the training's thread, but for `ended` and `measured`, which any thread may tell.
+    """Belongs to the training's thread, but for `ended`, `measured` and `unsound`, which any thread may tell.
 
     What is told of a save counts from the next look on."""
 
@@ -105,10 +116,8 @@ class Perception:
         self._saving: dict[str, _Saving] = {}
         self._ended: deque[tuple[str, bool]] = deque()
         self._measured: deque[tuple[str, Mapping[str, Any]]] = deque()
-        self._newest: dict[str, float] = {}
-        self._best: dict[str, float] = {}
-        self._late_metrics: deque[dict[str, Any]] = deque(maxlen=LATE_MAX)
-        self._evaluated: float | None = None
+        self._metrics = Measured(senses.best)
+        self.diagnosis = None if senses.judge is None else Diagnosis()  # the newest; None: nobody looks
 
     @property
     def at_s(self) -> float:
@@ -119,15 +128,16 @@ class Perception:
         """The situation after a step. `plainly`: without vital signs and alarms, where to look at them has failed."""
         self.take_in()
         at_s, senses = self.at_s, self._senses
-        best, step_s = dict(self._best), None
+        best, step_s = self._metrics.best, None
         if not plainly:  # else it was counted before the look failed
             step_s = senses.times.tick()
-            self._note_metrics(told.metrics)
-            while self._late_metrics:
-                self._note_metrics(self._late_metrics.popleft())
+            self._metrics.note(told.metrics)
+            self._metrics.take_late()
         costs = self._offered()
         rates = self._rates_of(at_s, costs)
         vitals, alarms, risk = UNSEEN if plainly else self._look_at(told, at_s, step_s, sum(rates.values()))
+        if not plainly:
+            self._metrics.judge(told.step, self._onset)
         self._exposure.advance(at_s, told.step, rates)
         return Situation(
             step=told.step,
@@ -144,12 +154,13 @@ class Perception:
             notices=self.notices(),
             vitals=vitals,
             alarms=alarms,
+            diagnosis=self.diagnosis,
             standings=tuple(self._standing(cost, rates[cost.reach]) for cost in costs),
             allowances=senses.budgets.allowances(at_s, costs),
             loss_std=self._loss_std(),
             risk=risk[0],
             risk_rose=risk[1],
-            metrics=dict(self._newest),
+            metrics=self._metrics.newest,
             best=best,
             events=told.events,
         )
@@ -166,7 +177,7 @@ class Perception:
 
     def evaluated(self, values: Mapping[str, Any]) -> None:
         """Metrics that came late: of an evaluation, say. They count at the next step."""
-        self._late_metrics.append(dict(values))
+        self._metrics.came_late(values)
 
     def not_taken(self, save: Save) -> None:
         """There was no memory for a save."""
@@ -198,22 +209,18 @@ class Perception:
         """The save with this id is durable, or nothing comes of it."""
         self._ended.append((id, durable))
 
+    def unsound(self, step: int, after_step: int, why: str) -> None:
+        """The state that was saved at `step` is not finite, and the one of `after_step` was."""
+        if self._senses.judge is not None:
+            self._senses.judge.found(step, after_step, why)
+
     def measured(self, id: str, cost: Mapping[str, Any]) -> None:
         """What a durable save has cost: the keyword arguments of `Costs.told`."""
         self._measured.append((id, cost))
 
     def state(self) -> dict[str, Any]:
         """What is remembered of the run, as plain values, so that a resume goes on with it."""
-        senses = self._senses
-        parts = {"signs": senses.signs, "gradients": senses.gradients, "detectors": senses.detectors}
-        return {
-            **{name: part.state() for name, part in parts.items() if part is not None},
-            "risk": self._risk.state(),
-            "times": senses.times.state(),
-            "budgets": senses.budgets.state(),
-            "newest": dict(self._newest),
-            "best": dict(self._best),
-        }
+        return {**{name: part.state() for name, part in self._parts().items()}, **self._metrics.state()}
 
     def apply(self, state: Mapping[str, Any]) -> None:
         """Go on from a `state`. If it is none of ours, what the parts raise is raised, and nothing has changed."""
@@ -224,15 +231,30 @@ class Perception:
             self._apply(before)
             raise
 
-    def _apply(self, state: Mapping[str, Any]) -> None:
+    def rewound(self, step: int, state: Mapping[str, Any] | None) -> None:
+        """The run has gone back to a checkpoint of this step, no save is in flight, and `state` is what was remembered
+        there. What was spent stays spent."""
+        self.take_in()
+        if state is not None:
+            now = self.state()
+            self.apply({**now, **{name: state[name] for name in (*AGAIN, *self._metrics.state()) if name in state}})
+        if self.diagnosis is not None:
+            self.diagnosis = Diagnosis()
+        self._saving.clear()
+        self._exposure = Exposure(at_s=self.at_s, step=step)
+
+    def _parts(self) -> dict[str, Any]:
+        """What is remembered from step to step, by name."""
         senses = self._senses
         parts: dict[str, Any] = {"signs": senses.signs, "gradients": senses.gradients, "detectors": senses.detectors}
-        parts |= {"risk": self._risk, "times": senses.times, "budgets": senses.budgets}
-        for name, part in parts.items():
-            if part is not None and name in state:
+        parts |= {"judge": senses.judge, "risk": self._risk, "times": senses.times, "budgets": senses.budgets}
+        return {name: part for name, part in parts.items() if part is not None}
+
+    def _apply(self, state: Mapping[str, Any]) -> None:
+        self._metrics.apply(state)
+        for name, part in self._parts().items():
+            if name in state:
                 part.apply(state[name])
-        self._newest = {str(name): float(value) for name, value in state["newest"].items()}
-        self._best = {str(name): float(value) for name, value in state["best"].items()}
 
     def close(self) -> None:
         """Let go of hooks, files and threads. Notices are their owner's to close."""
@@ -313,7 +335,7 @@ class Perception:
         memory = senses.memory.look(told.step) if senses.memory is not None else None  # which has a pace of its own
         if senses.signs is None or told.step % senses.every:
             return None, (), (self._risky, False)
-        evaluated, self._evaluated = self._evaluated, None
+        evaluated = self._metrics.take_evaluated()
         loss, norm = self._arrived(told)
         vitals = senses.signs.observe(
             told.step,
@@ -331,6 +353,8 @@ class Perception:
             # A save before memory is gone must reach the disk: what lies in memory may go too.
             save_s = min((cost.durable_s for cost in self._offered() if cost.reach > Reach.PROCESS), default=None)
             found = senses.detectors.look(vitals, eval_loss=evaluated, save_s=save_s, rate=rate)
+            if senses.judge is not None:
+                self.diagnosis = senses.judge.look(vitals, senses.detectors.signs)
             alarms = (*found, *(senses.ailing.alarms(told.step, rate) if senses.ailing is not None else ()))
         risk = self._risk.look(vitals, alarms)
         self._risky = risk[0]
@@ -339,32 +363,19 @@ class Perception:
     def _arrived(self, told: Told) -> tuple[Any, Any]:
         """Loss and gradient norm of this step; where they are on a device, those that have come."""
         given: dict[str, Any] = {name: told.metrics.get(name) for name in (LOSS, NORM)}
-        on_device = {name: value for name, value in given.items() if _is_on_device(value)}
+        on_device = {name: value for name, value in given.items() if is_on_device(value)}
         if not on_device:
             return given[LOSS], given[NORM]
         self._late.put(tuple(on_device), [*on_device.values()])
         arrived: dict[str, float] = {}
         for names, values in self._late.ready():
             arrived |= dict(zip(names, values, strict=True))
-        self._note_metrics(arrived)
+        self._metrics.note(arrived)
         return tuple(arrived.get(name) if name in on_device else given[name] for name in (LOSS, NORM))  # type: ignore[return-value]
 
-    def _note_metrics(self, metrics: Mapping[str, Any]) -> None:
-        for name, value in metrics.items():
-            if name in (LOSS, NORM) and name not in self._senses.best:
-                continue
-            known = _number(value)
-            if known is None or (name not in self._newest and len(self._newest) >= NAMES_MAX):
-                continue
-            self._newest[name] = known
-            if name in EVALUATED:
-                self._evaluated = known
-            mode = self._senses.best.get(name, "min")
-            before = self._best.get(name)
-            if not isfinite(known):
-                continue
-            if before is None or (known < before if mode == "min" else known > before):
-                self._best[name] = known
+    @property
+    def _onset(self) -> int | None:
+        return None if self.diagnosis is None or self.diagnosis.health is Health.CLEAN else self.diagnosis.onset
 
     def _loss_std(self) -> float | None:
         signs, window = self._senses.signs, self._senses.loss_window
@@ -383,18 +394,3 @@ class Perception:
             exposure_s=exposure.seconds(reach),
             in_flight=exposure.in_flight(reach),
         )
-
-
-def _is_on_device(value: Any) -> bool:
-    device = getattr(value, "device", None)
-    return getattr(device, "type", "cpu") != "cpu" and getattr(value, "numel", lambda: 0)() == 1
-
-
-def _number(value: Any) -> float | None:
-    """A plain number that is here; what would have to be fetched from a device is not."""
-    if isinstance(value, bool | str) or _is_on_device(value):
-        return None
-    try:
-        return float(getattr(value, "item", lambda: value)())
-    except (TypeError, ValueError, RuntimeError, OverflowError):
-        return None
