@@ -100,7 +100,7 @@ class MissingWarmUp(Fault):
         since = step - self.setup.onset
         if since < 0:
             return planned
-        peak = planned * self.scaled(8, 40)
+        peak = planned * self.scaled(20, 200)
         return peak if self.faulty else planned + (peak - planned) * min(since / PHASE_WARM_UP, 1.0)
 
 

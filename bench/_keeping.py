@@ -52,12 +52,14 @@ class Look:
 
 def look_at(run: dict[str, Array]) -> list[Look]:
     """The run as the product's detectors and judge, with their defaults, see it."""
-    return looks(vitals_of(run))
+    return looks(vitals_of(run), run["state_sound"].tolist())
 
 
-def looks(seen: Sequence[Vitals]) -> list[Look]:
-    """The same for vital signs as they are."""
+def looks(seen: Sequence[Vitals], sound: Sequence[bool] = ()) -> list[Look]:
+    """The same for vital signs as they are. `sound`: of the state after each step, from 1 on, whether all is finite,
+    which is found when ours saves it to the disk."""
     detectors, judge, risk = Detectors(), Judge(), Risk()
+    before = 0
     losses: list[float] = []
     found: list[Look] = []
     for vitals in seen:
@@ -78,6 +80,11 @@ def looks(seen: Sequence[Vitals]) -> list[Look]:
             risk_rose=rose,
         )
         found.append(Look(step=vitals.step, vitals=vitals, alarms=alarms, diagnosis=diagnosis, situation=situation))
+        if vitals.step % INTERVAL == 0 and sound:
+            if sound[vitals.step - 1]:
+                before = vitals.step
+            else:  # as `soundness` tells it: it counts at the next look
+                judge.found(vitals.step, before, "the state is not finite")
     return found
 
 
@@ -186,7 +193,7 @@ class Ours:
     over at once, and what is written is searched for what is not finite, as the product does."""
 
     def __init__(self, whole: Sequence[bool], *, every: int = EVERY, interval: int = INTERVAL) -> None:
-        """`whole`: whether all numbers of the state after each step, from 1 on, are finite."""
+        """`whole`: of the state after each step, from 1 on, whether it would be found finite."""
         self._whole = whole
         self._recorder, self._interval = FlightRecorder(every=every), EverySteps(steps=interval)
         self._disk = Disk(Retention(last=LAST, spread=SPREAD))
@@ -225,7 +232,12 @@ class Ours:
             self._snapshot(look.step)
 
     def clean(self) -> list[int]:
-        return sorted(one.step for one in self._there() if one.health is Health.CLEAN)
+        """A snapshot in memory is searched before a run comes back from it."""
+        return sorted(one.step for one in self._there() if one.health is Health.CLEAN and self._whole[one.step - 1])
+
+    def listed(self) -> list[int]:
+        """The steps of the checkpoints on its disk that are listed as clean."""
+        return sorted(one.step for one in self._there() if one.durable and one.health is Health.CLEAN)
 
     def states(self) -> list[int]:
         return sorted(one.step for one in self._there())

@@ -1,8 +1,8 @@
 """Recorded runs: small transformers trained on real text, with a fault or without, and what mementum sees at each step.
 
 Each is one file, `bench/out/anomalies/FAMILY-NUMBER.npz` with the fault and `FAMILY-NUMBER-twin.npz` without: arrays by
-step, from 1 on (`losses` as they were, `state_finite`, and the fields of `Vitals`, NaN for None), its setup (with the
-onset) as JSON, and a digest of all that decides what it does, by which a file is used again or not."""
+step, from 1 on (`losses` as they were, `state_finite`, `state_sound`, and the fields of `Vitals`, NaN for None), its
+setup (with the onset) as JSON, and a digest of all that decides what it does, by which a file is used again or not."""
 
 from __future__ import annotations
 
@@ -28,11 +28,12 @@ from mementum.perceive.gradients import Gradients
 from mementum.perceive.vitals import VitalSigns
 from mementum.records import Vitals, record
 
-VERSION = 1  # of how runs are made: another one makes all of them anew
+VERSION = 2  # of how runs are made: another one makes all of them anew
 OUT = Path(__file__).resolve().parent / "out" / "anomalies"
 VOCABULARY = 128  # of 7-bit characters; all others are one of them
 TEXT_SIZE = 2_000_000  # bytes of text, of which a run reads a tenth
 SAMPLE_STREAM, FAULT_STREAM = 1, 2  # each with a generator of its own: a fault draws nothing that its twin draws
+LARGE = 2.0**64  # a float32 whose square is infinite: `execute.finite` takes it for not finite
 DEAD_STEPS = 130  # after the first loss that is no number: nothing more happens, and a run ends
 FLAGS = ("finite", "loss_finite")
 NUMBERS = tuple(one.name for one in fields(Vitals) if one.name not in ("step", "at_s", *FLAGS))
@@ -129,8 +130,8 @@ def sample(setup: Setup, draw: torch.Generator) -> tuple[Tensor, Tensor]:
 
 def make_optimizer(setup: Setup, parameters: list[Tensor]) -> torch.optim.Optimizer:
     if setup.optimizer == "sgd":
-        return torch.optim.SGD(parameters, lr=setup.lr, momentum=0.9)
-    return torch.optim.AdamW(parameters, lr=setup.lr, weight_decay=0.01)
+        return torch.optim.SGD(parameters, lr=setup.lr, momentum=0.9, fused=True)
+    return torch.optim.AdamW(parameters, lr=setup.lr, weight_decay=0.01, fused=True)
 
 
 def planned_lr(setup: Setup, step: int) -> float:
@@ -154,7 +155,7 @@ def train(setup: Setup, *, faulty: bool) -> dict[str, Array]:
     signs, gradients, samples = VitalSigns(), Gradients({"optimizer": optimizer}, names), stream(setup, SAMPLE_STREAM)
     seen: list[Vitals] = []
     losses: list[float] = []
-    whole: list[bool] = []
+    largest: list[float] = []
     dead = 0
     for step in range(1, setup.steps + 1):
         lr = fault.lr(step, planned_lr(setup, step))
@@ -170,13 +171,15 @@ def train(setup: Setup, *, faulty: bool) -> dict[str, Array]:
         fault.after(step)
         optimizer.zero_grad(set_to_none=True)
         losses.append(loss)
-        whole.append(is_finite(parameters, optimizer))
+        largest.append(largest_of(parameters, optimizer))
         seen.append(signs.observe(step, at_s=float(step), loss=loss, grad_norm=norm, lr=lr, reading=gradients.take()))
         dead = 0 if math.isfinite(loss) else dead + 1
         if dead >= DEAD_STEPS:
             break
     gradients.close()
-    return {"losses": np.array(losses), "state_finite": np.array(whole)} | columns(seen)
+    size = np.array(largest)
+    states = {"state_finite": np.isfinite(size), "state_sound": size < LARGE}
+    return {"losses": np.array(losses), **states} | columns(seen)
 
 
 def backward(model: nn.Module, fault: Fault, step: int, inputs: Tensor, targets: Tensor) -> float:
@@ -190,11 +193,11 @@ def backward(model: nn.Module, fault: Fault, step: int, inputs: Tensor, targets:
     return total
 
 
-def is_finite(parameters: list[Tensor], optimizer: torch.optim.Optimizer) -> bool:
-    """Whether every number of the state is one."""
+def largest_of(parameters: list[Tensor], optimizer: torch.optim.Optimizer) -> float:
+    """The largest number of the state, by size; NaN if one is."""
     moments = [value for state in optimizer.state.values() for value in state.values() if torch.is_tensor(value)]
-    largest = torch._foreach_norm([one.detach() for one in (*parameters, *moments)], ord=float("inf"))
-    return bool(torch.isfinite(torch.stack(largest)).all())
+    norms = torch._foreach_norm([one.detach() for one in (*parameters, *moments)], ord=float("inf"))
+    return float(torch.stack(norms).max())
 
 
 def columns(seen: list[Vitals]) -> dict[str, Array]:

@@ -33,7 +33,7 @@ PLANS: dict[str, Plan] = {
     "lr jump": Plan(lasts=(120, 250)),
     "missing warm-up": Plan(optimizers=("adamw",), clips=(None,), severity=(0.6, 1.0), log_lr=(-2.6, -2.3)),
     "corrupted batches": Plan(lasts=(110, 250)),
-    "repeated batches": Plan(lasts=(50, 95), optimizers=("adamw",), log_lr=(-2.6, -2.2)),
+    "repeated batches": Plan(lasts=(110, 200), optimizers=("adamw",), log_lr=(-2.6, -2.2)),
     "label noise": Plan(lasts=(110, 250)),
     "bit flips in weights": Plan(kinds=("highest", "highest", "low"), severity=(0.0, 1.0)),
     "bit flips in moments": Plan(kinds=("first", "second"), optimizers=("adamw",)),

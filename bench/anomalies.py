@@ -110,7 +110,8 @@ def judged(setup: Setup, folder: Path, *, hold: int) -> Row:
     detected = next((look.step for look in seen[setup.onset - 1 :] if look.diagnosis.health is not Health.CLEAN), None)
     moment = last if detected is None else min(detected + hold, last)
     whole = hurt["state_finite"].tolist()
-    ours = play(Ours(whole), seen, moment)
+    sound = hurt["state_sound"].tolist()
+    ours = play(Ours(sound), seen, moment)
     keepers: dict[str, Keeper] = {OURS: ours, **others(ours, seen, moment)}
     told = [one.diagnosis.onset for one in seen[(detected or last) - 1 : moment] if one.diagnosis.onset is not None]
     return Row(
@@ -124,9 +125,9 @@ def judged(setup: Setup, folder: Path, *, hold: int) -> Row:
         poisoned={name: is_poisoned(setup, one.clean()) for name, one in keepers.items()},
         written={name: one.written for name, one in keepers.items()},
         newest_clean={name: max(one.clean(), default=None) for name, one in keepers.items()},
-        unsound=sum(not whole[step - 1] for step in ours.clean()),
+        unsound=sum(not whole[step - 1] for step in ours.listed()),
         by_density={
-            every: is_captured(setup, play(Ours(whole, every=every), seen, moment).clean()) for every in DENSITIES
+            every: is_captured(setup, play(Ours(sound, every=every), seen, moment).clean()) for every in DENSITIES
         },
     )
 

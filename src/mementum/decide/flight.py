@@ -7,7 +7,7 @@ import math
 from mementum.decide.policy import Policy
 from mementum.records import Decision, Health, Reach, Save, Situation, Skip, Standing, record
 
-EVERY = 50  # steps: three slots then reach back over 100 to 150, and most troubles are noticed within 50
+EVERY = 25  # steps: three slots reach back over 50 to 75; what is kept is from at most so long before the onset
 SHARE = 0.01  # of the time; a fifth of what all saves may cost by default
 CAUSE = "recorder"
 

@@ -1,6 +1,7 @@
 """Finite: whether all numbers of a state that have to be finite are, read from the very bytes that are written.
 
-A floating-point number is not finite if all bits of its exponent are set; it is infinite if no other bit is, else NaN.
+A number whose own square is infinite counts as one that is not finite: no training gets there, a flipped bit does, and a
+loss shows it only when that weight is used. A floating-point number is not finite if all bits of its exponent are set; it is infinite if no other bit is, else NaN.
 Bit patterns sort like the numbers that they are of, so the largest pattern of a stretch tells it for all of them: once
 as signed integers, for those above zero, and once as unsigned ones, for those below. That is exact in one pass, no sum
 can overflow in it, and it needs no memory.
@@ -37,22 +38,24 @@ Must = Callable[[str, str], bool]  # whether a tensor, by component and name, ha
 class Pattern:
     """The bits of a kind of number of `width` bytes. `first`: the lowest pattern above zero that is not finite; with
     the sign's bit on it is the first one below zero. `infinite`: whether it is an infinity, not NaN as those after it.
-    `only`: the single pattern that is not finite, of kinds that have no other."""
+    `large`: the lowest of a number whose square is not finite, where trained numbers stay far below that. `only`: the
+    single pattern that is not finite, of kinds that have no other."""
 
     width: int
     first: int = 0
+    large: int | None = None
     infinite: bool = True
     only: int | None = None
 
 
 PATTERNS: Mapping[str, Pattern] = MappingProxyType(
     {
-        "float64": Pattern(width=8, first=0x7FF << 52),
-        "float32": Pattern(width=4, first=0xFF << 23),
-        "bfloat16": Pattern(width=2, first=0xFF << 7),
+        "float64": Pattern(width=8, first=0x7FF << 52, large=(0x3FF + 512) << 52),
+        "float32": Pattern(width=4, first=0xFF << 23, large=(0x7F + 64) << 23),
+        "bfloat16": Pattern(width=2, first=0xFF << 7, large=(0x7F + 64) << 7),
         "float16": Pattern(width=2, first=0x1F << 10),
-        "complex128": Pattern(width=8, first=0x7FF << 52),
-        "complex64": Pattern(width=4, first=0xFF << 23),
+        "complex128": Pattern(width=8, first=0x7FF << 52, large=(0x3FF + 512) << 52),
+        "complex64": Pattern(width=4, first=0xFF << 23, large=(0x7F + 64) << 23),
         "complex32": Pattern(width=2, first=0x1F << 10),
         "float8_e5m2": Pattern(width=1, first=0x1F << 2),
         "float8_e4m3fn": Pattern(width=1, first=0x7F, infinite=False),  # one NaN of each sign
@@ -64,8 +67,8 @@ PATTERNS: Mapping[str, Pattern] = MappingProxyType(
 
 
 def is_sound(raw: Raw, start: int, stop: int, dtype: str, *, infinities: bool = False) -> bool:
-    """Whether the numbers of `dtype` in bytes `start` to `stop` of a stream are finite, or, with `infinities`, whether
-    none is NaN. Whole numbers always are."""
+    """Whether the numbers of `dtype` in bytes `start` to `stop` of a stream and their squares are finite, or, with
+    `infinities`, whether none is NaN. Whole numbers always are."""
     pattern = PATTERNS.get(dtype)
     if pattern is None:
         return True
@@ -78,7 +81,8 @@ def _are_sound(piece: memoryview, pattern: Pattern, infinities: bool) -> bool:
     unsigned = signed.view(np.dtype(f"<u{pattern.width}"))
     if pattern.only is not None:
         return not bool((unsigned == pattern.only).any())
-    limit = pattern.first + (infinities and pattern.infinite)
+    least = pattern.first if pattern.large is None else pattern.large
+    limit = pattern.first + pattern.infinite if infinities else least
     return int(signed.max()) < limit and int(unsigned.max()) < limit + (1 << (8 * pattern.width - 1))
 
 
@@ -158,7 +162,7 @@ def parameters_of(components: Sequence[Component]) -> frozenset[str]:
 
 
 def infinite(components: Sequence[Component]) -> frozenset[str]:
-    """Full names of those parameters and tensors of optimizers that hold infinities now, and no NaN. Reads all of them,
+    """Full names of those parameters and tensors of optimizers that hold infinities, or what counts as such, and no NaN. Reads all of them,
     each where it lies: on a device by the device."""
     parameters = parameters_of(components)
     found: set[str] = set()
@@ -184,4 +188,4 @@ def _holds_infinities(tensor: torch.Tensor) -> bool:
         return not is_sound(stream, 0, size, dtype) and is_sound(stream, 0, size, dtype, infinities=True)
     numbers = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
     bounds = torch.stack(torch.aminmax(numbers))  # both are NaN if a number is
-    return bool(torch.isinf(bounds).any())
+    return bool(torch.isinf(bounds.square()).any()) if PATTERNS[dtype].large else bool(torch.isinf(bounds).any())
