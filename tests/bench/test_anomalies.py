@@ -118,7 +118,7 @@ def test_policies_are_told_apart_by_a_step_up(bench: Any) -> None:
     detected = next(look.step for look in seen if look.diagnosis.seen is not None)
     assert 331 <= detected <= 345
     ours = keeping.play(keeping.Ours([True] * 600), seen, detected + 100)
-    assert ours.kept == [300]
+    assert ours.kept == [325]
     assert judging.is_captured(setup, ours.clean())
     assert not judging.is_poisoned(setup, ours.clean())
     for name, one in keeping.others(ours, seen, detected + 100).items():
