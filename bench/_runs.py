@@ -36,7 +36,9 @@ SAMPLE_STREAM, FAULT_STREAM = 1, 2  # each with a generator of its own: a fault 
 LARGE = 2.0**64  # a float32 whose square is infinite: `execute.finite` takes it for not finite
 DEAD_STEPS = 130  # after the first loss that is no number: nothing more happens, and a run ends
 FLAGS = ("finite", "loss_finite")
-NUMBERS = tuple(one.name for one in fields(Vitals) if one.name not in ("step", "at_s", *FLAGS))
+NUMBERS = tuple(
+    one.name for one in fields(Vitals) if one.name not in ("step", "at_s", "held_back", *FLAGS)
+)  # all steps are made
 Array = np.ndarray[tuple[int], np.dtype[Any]]
 
 

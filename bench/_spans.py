@@ -52,8 +52,8 @@ class Spans:
         return timed
 
     @contextmanager
-    def over(self, groups: dict[str, tuple[tuple[type, str], ...]]) -> Iterator[None]:
-        """Measure these methods of classes; put them back afterwards."""
+    def over(self, groups: dict[str, tuple[tuple[object, str], ...]]) -> Iterator[None]:
+        """Measure these methods of classes, or functions of modules; put them back afterwards."""
         with ExitStack() as stack:
             for name, methods in groups.items():
                 for owner, method in methods:

@@ -38,6 +38,7 @@ import mementum
 from mementum.config.settings import Settings
 from mementum.decide.policy import Policy
 from mementum.deciding import Deciding
+from mementum.perceive import adam
 from mementum.perceive.alarms import Detectors
 from mementum.perceive.budgets import Budgets
 from mementum.perceive.costs import Costs
@@ -61,14 +62,14 @@ from train import CLIP_NORM, PEAK_RATE, new_model
 SEQUENCE = 48  # tokens; with a batch of two a step takes 0.4 to 0.7 s on two cores
 WARM_STEPS = 25  # in which everything was read once in full, and torch has made its threads
 DEMO_MS, DEMO_MS_P99, BIG_SHARE = 0.5, 5.0, 0.003  # what is asked for
-Groups = dict[str, tuple[tuple[type, str], ...]]
+Groups = dict[str, tuple[tuple[object, str], ...]]
 
 ALL: Groups = {"all": ((Run, "record"), (Run, "_end_step"), (Gradients, "_before_step"))}
 PARTS: Groups = {
     "gradients, hook": ((Gradients, "_before_step"),),
     "gradients, sample": ((Sample, "norms"),),
     "gradients, in full": ((Stepping, "_read_in_full"),),
-    "gradients, moments": ((Stepping, "_read_moments"),),
+    "gradients, moments": ((adam, "read"),),
     "gradients, understood": ((Gradients, "take"),),
     "vital signs": ((VitalSigns, "observe"),),
     "memory": ((Memory, "look"),),

@@ -6,6 +6,7 @@ import gc
 import os
 import random
 import sys
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
@@ -39,6 +40,15 @@ def pytest_collection_finish() -> None:
     in all tests, and a forked worker need not copy their pages because it did."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_slots_stay(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Processes that tests have killed leave their snapshots in shared memory, as they should."""
+    yield
+    from deaths import give_back  # late: it imports torch, after the threads are set
+
+    give_back(tmp_path_factory.getbasetemp())
 
 
 @pytest.fixture(scope="session")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import mementum
 from mementum import ram
+from mementum.catalog import tasks
 from mementum.execute.leftovers import Left, leftovers
+from mementum.storage.disk import PosixDisk
 
 WAIT_S = 20.0  # for a thread that ends; only a broken test waits so long
 
@@ -43,3 +46,12 @@ def left(root: Path, task: str) -> Iterator[Left]:
 def steps_left(root: Path, task: str) -> list[int]:
     """The steps of whole snapshots in memory that nobody has, newest first."""
     return [one.stamp.step for one in left(root, task) if one.stamp is not None]
+
+
+def give_back(folder: Path) -> None:
+    """Remove the slots that dead processes have left of all tasks whose roots lie in a folder."""
+    for place, names, _ in os.walk(folder.resolve()):
+        if any(tasks.DAY.fullmatch(name) for name in names):
+            for found in tasks.tasks(PosixDisk(), place):
+                for one in leftovers(ram.FOLDER, ram.key_of(Path(place), found.task)):
+                    one.remove()

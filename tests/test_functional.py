@@ -225,3 +225,30 @@ def test_threads_take_turns(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert len(list(tmp_path.rglob("meta.json"))) == 6
+
+
+def test_what_is_not_finite_is_marked_and_is_the_latest_all_the_same(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    sound, state, live = trained(), trained(), fresh()
+    with torch.no_grad():
+        state["model"][0].weight[0, 1] = float("nan")
+    clean = mementum.save(tmp_path, sound, step=1)
+    assert caplog.messages == []
+    ids = [mementum.save(tmp_path, state, step=step) for step in (2, 3, 4)]
+    told = "model.0.weight is not finite: its checkpoint is diverged"
+    assert caplog.messages == [f"step {step}: {told}" for step in (2, 3, 4)]
+    mementum.load(tmp_path, live)
+    warned = f'model.0.weight of checkpoint {ids[-1]} is not finite; checkpoint="clean" loads the newest that is'
+    assert caplog.messages[3:] == [warned]
+    assert torch.isnan(live["model"][0].weight).nonzero().tolist() == [[0, 1]]
+    by_id = fresh()
+    mementum.load(tmp_path, by_id, checkpoint=ids[-1])
+    assert torch.isnan(by_id["model"][0].weight).sum() == 1
+    mementum.load(tmp_path, live, checkpoint="clean")  # no number of later saves has pushed it out
+    assert torch.equal(live["model"][0].weight, sound["model"][0].weight)
+    (newest,) = [one.parent for one in tmp_path.rglob("meta.json") if ids[-1] in one.read_text()]
+    next(newest.glob("model*.safetensors")).unlink()
+    mementum.load(tmp_path, live)  # a damaged one is fallen back from, to the best there is
+    assert torch.equal(live["model"][0].weight, sound["model"][0].weight)
+    assert clean != ids[-1]

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 import mementum
-from deaths import die
+from deaths import die, steps_left
 from loops import parts
 from mementum.catalog import plans
 from mementum.catalog.plans import Cancelled, Plan
-from mementum.errors import CheckpointDamaged, MementumError, NothingToResume
+from mementum.errors import CheckpointDamaged, MementumError, NothingToResume, UsageError
 from mementum.events import Note, RolledBack
 from mementum.records import Detour, Entry, Reach, Save, Situation
 from rollbacks import TASK, Script, Trip, sums, train
@@ -93,7 +93,7 @@ def test_until_something_is_saved_it_is_still_to_be_done(tmp_path: Path, monkeyp
 
 def test_a_plan_that_was_taken_back_is_not_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = planned(tmp_path, monkeypatch)
-    write(tmp_path, Cancelled(attempt=plan.attempt, time="2026-01-01T00:00:01.000000Z"), "r2")
+    write(tmp_path, Cancelled(attempt=plan.attempt, by_hand=True, time="2026-01-01T00:00:01.000000Z"), "r2")
     assert trained(tmp_path, monkeypatch).resumed.step == 8
 
 
@@ -147,3 +147,19 @@ def test_a_snapshot_of_the_branch_that_was_left_is_not_resumed_from(
         assert run.resumed is not None
         assert (run.resumed.checkpoint, run.resumed.tier) == (target, "ssd")
     assert any("a snapshot of step 6 in memory is of the branch that was left" in one.text for one in told.of(Note))
+
+
+def test_by_hand_what_lies_in_memory_alone_is_not_given_up_in_silence(tmp_path: Path) -> None:
+    made = parts()
+    things = {"model": made.model, "optimizer": made.optimizer, "scheduler": made.scheduler}
+    run = mementum.open_run(tmp_path, task=TASK, data=made.loader, policy=InMemory(), **things)
+    for _, _batch in run.steps(made.loader, 6):
+        run.record()
+        run.wait()
+    die(run)
+    for _ in range(2):  # looking has changed nothing
+        with pytest.raises(UsageError, match="a snapshot of step 6 is newer than every checkpoint") as found:
+            mementum.rollback(tmp_path, TASK, to=2)
+        assert f"mementum drain ROOT {TASK}" in str(found.value)
+    assert steps_left(tmp_path, TASK)[0] == 6
+    assert mementum.rollback(tmp_path, TASK, to=2, force=True).plan.step == 2

@@ -33,9 +33,9 @@ from mementum.perceive.memory import Memory
 from mementum.perceive.notices import Notices
 from mementum.perceive.situation import Perception
 from mementum.policies import came_late
-from mementum.ram import ChosenSlots
 from mementum.rolling import Rolling
 from mementum.run import Run
+from mementum.slotting import ChosenSlots
 
 FIXTURE = Path(__file__).parent / "fixtures" / "checkpoint_config.yaml"
 GB = 10**9

@@ -136,7 +136,7 @@ def test_what_an_optimizer_remembers(tmp_path: Path) -> None:
         assert torch.isfinite(net.line.weight).all()
     found = entries(tmp_path)
     assert [found[step].health for step in (1, 2, 3)] == [Health.CLEAN, Health.DIVERGED, Health.DIVERGED]
-    assert found[2].manifest.decision["non_finite"] == "optimizer.state/model.line.weight/exp_avg"
+    assert found[2].manifest.decision["non_finite"] == "optimizer.state/model.line.weight/exp_avg_sq"
 
 
 def test_no_later_fact_makes_it_clean(tmp_path: Path) -> None:

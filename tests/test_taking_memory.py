@@ -12,7 +12,7 @@ import pytest
 
 import mementum
 from deaths import die, left, steps_left
-from mementum import draining, ram
+from mementum import draining, ram, slotting
 from mementum.clock import SystemClock
 from mementum.events import CameToNothing, Committed, Cost, Failed, Note, SaveSkipped, SnapshotKept
 from mementum.execute import copying
@@ -286,7 +286,7 @@ def test_one_that_is_less_than_full_goes_to_the_disk(root: Path, made: Made) -> 
 
 def test_slots_that_hold_a_number(root: Path) -> None:
     told = Told()
-    slots = ram.ChosenSlots(ram.key_of(root.resolve(), TASK), wanted=2, emit=told)
+    slots = slotting.ChosenSlots(ram.key_of(root.resolve(), TASK), wanted=2, emit=told)
     assert not slots.holds(0)
     slot = slots.acquire([64])
     assert not slots.holds(1)
@@ -297,7 +297,7 @@ def test_slots_that_hold_a_number(root: Path) -> None:
     assert slots.holds(1)
     slots.close()
     assert not slots.holds(1)
-    private = ram.ChosenSlots("abcd", wanted=0, emit=told)
+    private = slotting.ChosenSlots("abcd", wanted=0, emit=told)
     slot = private.acquire([64])
     slot.validate(b"{}", seq=1, attempt=1, id="a", step=1)
     assert not private.holds(1)

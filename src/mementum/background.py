@@ -24,6 +24,7 @@ from mementum.execute.stills import Stills, Unsteady
 from mementum.execute.worker import SaveJob, Worker, rank_of
 from mementum.journal import Journal
 from mementum.opening import Opened
+from mementum.perceive.budgets import KEPT
 from mementum.records import Diagnosis, Granularity, Health, Manifest, Save, StoredFile, record
 from mementum.saving import Describe, save_checkpoint
 from mementum.settling import settle
@@ -274,11 +275,14 @@ class Background:
 
     def _committed(self, snapshot: Snapshot, manifest: Manifest) -> None:
         now_s = self._clock.monotonic()
-        if manifest.seq >= self._parent_seq:  # one that was kept may be older than what has been saved since
+        ours = manifest.attempt == self._opened.attempt.number  # else the run comes from it already, or not at all
+        if ours and manifest.seq >= self._parent_seq:  # one that was kept may be older than what has been saved since
             self.parent, self._parent_seq = manifest.id, manifest.seq
         exact = manifest.granularity is Granularity.FULL  # from less, no exact resume goes on
         if exact and manifest.seq >= self.saved_seq:
-            self.saved_step, self.saved_seq = manifest.step, manifest.seq
+            self.saved_seq = manifest.seq
+            if ours or manifest.id == self.parent:
+                self.saved_step = manifest.step
         snapshot.release()
         cost = Cost(
             id=manifest.id,
@@ -292,7 +296,10 @@ class Background:
         id, step, size, reason = manifest.id, manifest.step, manifest.size, manifest.reason
         told = Committed(id=id, step=step, size=size, reason=reason, blocked_s=cost.blocked_s, durable_s=cost.durable_s)
         self._emit(told)
-        self.ledger.ended(manifest.id, now_s, cost)
+        if snapshot.save.cause == KEPT:  # the steps beside it are not compared: it may be written in a trouble
+            self._tell_cost(cost)
+        else:
+            self.ledger.ended(manifest.id, now_s, cost)
         self._tell_refused()
         self._tidy()
         self.settle_newest()

@@ -22,9 +22,10 @@ class Batches:
 
     def _begin_at(self, beginning: Beginning) -> None:
         self._checkpoint = beginning.resumed.checkpoint if beginning.resumed else ""
-        self._partial = beginning.partial
+        self._partial, self._begun_at = beginning.partial, beginning.step
         self._rng, self._tree, self.iterating = beginning.rng, beginning.feed, beginning.iterating
         self._detours: tuple[Detour, ...] = beginning.course.detours
+        self.thrown = beginning.course.thrown  # groups of the detour before the next step that are thrown away already
         self._gave, self._empty = False, 0  # whether this epoch has given any, and how many in a row have not
 
     def rewound(self, beginning: Beginning) -> None:
@@ -42,6 +43,12 @@ class Batches:
     @property
     def ends_epoch(self) -> bool:
         return self.feed is not None and self.feed.ends_epoch() is True
+
+    @property
+    def cannot_skip(self) -> bool:
+        """Whether batches are to be left out of data that cannot tell where they are."""
+        ahead = any(one.at_step > self._begun_at for one in self._detours)
+        return ahead and self.feed is not None and not feeds.tells_place(self.feed)
 
     def attach(self, data: Any) -> feeds.Feed | None:
         """Step over this data from now on. The feed if it is a new one, which takes the stored place over."""
@@ -68,10 +75,18 @@ class Batches:
 
     def take(self, step: int, *, accumulate: int, epochs: int | None) -> list[Any] | None:
         """The batches of a step: `accumulate` of them, fewer at an epoch's end. None when `epochs` are done in all."""
-        for _ in range(groups_before(self._detours, step)):
+        while self.thrown < self._groups_before(step):
             if self._group(accumulate, epochs) is None:
                 return None
-        return self._group(accumulate, epochs)
+            self.thrown += 1
+        group = self._group(accumulate, epochs)
+        if group is not None:
+            self.thrown = 0
+        return group
+
+    def _groups_before(self, step: int) -> int:
+        """They are counted from where the run went back to: data that cannot tell its place is not there."""
+        return groups_before(self._detours, step) if self.feed is not None and feeds.tells_place(self.feed) else 0
 
     def _group(self, accumulate: int, epochs: int | None) -> list[Any] | None:
         feed = self.feed

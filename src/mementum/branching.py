@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise, takewhile
 from pathlib import Path
+from shlex import quote
 
 from mementum.catalog import facts, plans, tasks
 from mementum.catalog.address import Address, parse, select
@@ -16,24 +17,29 @@ from mementum.catalog.plans import Cancelled, Plan
 from mementum.catalog.rebuild import refresh
 from mementum.catalog.sql import open_sqlite
 from mementum.clock import Clock, SystemClock, timestamp
-from mementum.decide.lineage import lineage
 from mementum.decide.rollback import Course, course_of, detours_after, in_force
 from mementum.errors import CheckpointDamaged, MementumError, NoSuchAddress, NotReadableHere, UsageError
 from mementum.execute import attempts
+from mementum.execute import head as heads
 from mementum.execute.commit import new_id
+from mementum.execute.leftovers import leftovers
+from mementum.execute.room import SHM
 from mementum.format import context as contexts
 from mementum.format import typed_json
 from mementum.opening import open_catalog, root_folder
+from mementum.ram import claim_of, key_of
 from mementum.records import Entry, Fact, Granularity, Health, record
 from mementum.recover.verify import verify
 from mementum.storage.disk import PosixDisk
 from mementum.storage.local import LocalStore
+from mementum.timeline import states_of
 
 GROUPS_MAX = 10**7  # batches' groups that one plan leaves out: more are a slip of the pen, and drawing them takes hours
 RANGES_MAX = 100  # stretches of them: what a person types, or a script that knows its bad shards
 COURSE = "rollback"  # where a context has what rollbacks have made of the run
 BY_HAND = "by hand"  # why, where no reason is given
 PINNED = "a rollback goes back to it"
+BY = "mementum rollback"  # whose the pin is
 SUSPECT = "a rollback by hand leaves out a batch that is in it"
 
 
@@ -69,7 +75,8 @@ def rollback(
     skip_batches: steps whose batches are left out, `range(A, B)` without B, or several of them. Steps are counted as
         they were on the branch that is left; A is after the checkpoint's step.
     lr_scale: what the learning rates that were stored there are multiplied by.
-    force: go back to a checkpoint that is suspect or diverged all the same.
+    force: go back to a checkpoint that is suspect or diverged all the same, or while a dead process's newest state
+        lies in memory alone, which is given up then.
 
     A later call takes the place of an earlier one whose start has not saved anything yet. A process that trains the
     task now is not disturbed. Raises NoSuchAddress, UsageError, CheckpointDamaged or StoreError; then nothing has
@@ -99,9 +106,11 @@ def planned(
     home, store, entries = _read(root, task)
     target = select(entries, Address(task=task, selector=parse(f"@{to}").selector))
     _require_usable(store, target, force=force)
+    if not force:
+        _require_nothing_newer(root, task, store, entries)
     stretches = _checked(skip_batches, after=target.manifest.step)
     newest = entries[-1]
-    line = lineage(entries, newest.manifest.id)
+    line = states_of(store, entries, newest.manifest.id)
     detours = _course(store, entries, target, line).detours
     for stretch in reversed(stretches):  # the last one first, so that the steps of the others keep their numbers
         detours = detours_after(detours, first=stretch.start, last=stretch.stop - 1)
@@ -152,7 +161,8 @@ def cancel_rollback(root: str | os.PathLike[str], task: str, *, clock: Clock | N
         )
     now = timestamp(clock.now())
     others = _undone(_came_with(store, plan), entries, now)
-    plans.write(store, new_id(clock.now()), Cancelled(attempt=_newest_attempt(store), time=now), tuple(others))
+    cancelled = Cancelled(attempt=_newest_attempt(store), by_hand=plan.by_hand, time=now)
+    plans.write(store, new_id(clock.now()), cancelled, tuple(others))
     _tell_the_catalog(root_folder(root), home, store)
     return plan
 
@@ -218,6 +228,28 @@ def _require_usable(store: LocalStore, target: Entry, *, force: bool) -> None:
             kept=kept,
             next_command="go back to an older one (--to clean is the newest that is), or insist with --force",
         )
+
+
+def _require_nothing_newer(
+    root: str | os.PathLike[str], task: str, store: LocalStore, entries: Iterable[Entry]
+) -> None:
+    """Whether all that a dead process has left is on the disk: the next start would give up what is not."""
+    newest = max((one.manifest.seq for one in entries if _is_exact(one)), default=0)
+    waiting = leftovers(SHM, key_of(root_folder(root), task))
+    stamps = [left.stamp for left in waiting if left.stamp is not None and left.stamp.seq > newest]
+    for left in waiting:
+        left.release()
+    for stamp in stamps:
+        try:
+            told = heads.parse(stamp.head).told
+        except MementumError:  # no start comes back from it
+            continue
+        if told.claim == claim_of(store, told.attempt):
+            raise UsageError(
+                f"a snapshot of step {stamp.step} is newer than every checkpoint, and lies in memory alone",
+                kept="it, and all checkpoints; going back would give it up",
+                next_command=f"mementum drain ROOT {quote(task)} carries it to the disk; --force gives it up",
+            )
 
 
 def _checked(skip_batches: range | Sequence[range], *, after: int) -> tuple[range, ...]:
@@ -294,11 +326,11 @@ def _unpinned(entries: Iterable[Entry], now: str, *, but: str) -> Iterator[Fact]
     """Pins of earlier rollbacks by hand are given up: one at a time, or they would fill the disk."""
     for entry in entries:
         if _is_ours(entry) and entry.manifest.id != but:
-            yield Fact(kind="unpin", time=now, checkpoint=entry.manifest.id)
+            yield _unpin(entry.manifest.id, now)
 
 
 def _is_ours(entry: Entry) -> bool:
-    return entry.pinned is not None and entry.pinned.startswith(PINNED)
+    return BY in entry.pinned_by
 
 
 def _came_with(store: LocalStore, plan: Plan) -> tuple[Fact, ...]:
@@ -320,13 +352,17 @@ def _undone(followed: Iterable[Fact], entries: Iterable[Entry], now: str) -> Ite
         if fact.kind == "health" and entry.judged_why == SUSPECT:
             yield _judged(entry, Health.CLEAN, "the rollback was taken back", now)
         elif fact.kind == "pin" and _is_ours(entry):
-            yield Fact(kind="unpin", time=now, checkpoint=fact.checkpoint)
-        elif fact.kind == "unpin" and entry.pinned is None:
+            yield _unpin(entry.manifest.id, now)
+        elif fact.kind == "unpin" and not _is_ours(entry):
             yield _pin(entry.manifest.id, now)
 
 
 def _pin(id: str, now: str) -> Fact:
-    return Fact(kind="pin", time=now, checkpoint=id, values={"why": PINNED, "by": "mementum rollback"})
+    return Fact(kind="pin", time=now, checkpoint=id, values={"why": PINNED, "by": BY})
+
+
+def _unpin(id: str, now: str) -> Fact:
+    return Fact(kind="unpin", time=now, checkpoint=id, values={"by": BY})
 
 
 def _is_exact(entry: Entry) -> bool:

@@ -22,6 +22,7 @@ from mementum.events import CameToNothing, Committed, Cost, Emit, Event, Failed,
 from mementum.noting import Noting, Tell
 from mementum.once import Once
 from mementum.perceive.hang import Watch
+from mementum.perceive.health import over
 from mementum.perceive.notices import Notices
 from mementum.perceive.recorder import Recorder
 from mementum.perceive.shield import shield
@@ -31,6 +32,7 @@ from mementum.records import (
     Decision,
     Diagnosis,
     Granularity,
+    Health,
     Notice,
     Reach,
     Save,
@@ -44,6 +46,7 @@ T = TypeVar("T")
 FAULTS_MAX = 3  # of one part; then it is switched off, and that is said
 BLINDLY = First(policies=(BeforeStop(), EverySeconds(seconds=BLINDLY_S)))  # where the policy is switched off
 ONCE_ONLY = frozenset({"epoch", "event", "best"})  # causes that hold at one step and not at the next
+JUDGE = "judge"  # where what is remembered of a run has its diagnosis
 WOULD = "would have saved"  # how the reason of a policy that only observes begins
 
 Append = Callable[
@@ -54,6 +57,8 @@ Append = Callable[
 class Quarantining(Protocol):
     """What becomes of saved states by what is known of the run's health. On the training's thread, but for `hear`."""
 
+    @property
+    def begun(self) -> Health: ...
     def look(self, diagnosis: Diagnosis, step: int) -> None: ...
     def taken(self, id: str, save: Save, step: int) -> None: ...
     def hear(self, event: Event) -> None: ...
@@ -122,7 +127,8 @@ class Deciding:
         watchers = self._watchers
         if watchers.perception is not None:
             back = watchers.perception.rewound
-            if self._guarded("going back", lambda: (back(step, state),)) is None:
+            # What a run goes back to by itself is clean.
+            if self._guarded("going back", lambda: (back(step, None if state is None else _calm(state)),)) is None:
                 back(step, None)
         if watchers.quarantine is not None:
             self._guarded("the quarantine", partial(watchers.quarantine.rewound, step))
@@ -223,13 +229,15 @@ class Deciding:
             self._unshield += () if undo is None else (undo,)
 
     def apply(self, state: Mapping[str, Any]) -> None:
-        """Go on from a stored state. One that does not fit is told; then what is usual is learnt anew."""
-        perception = self._watchers.perception
+        """Go on from a stored state. One that does not fit is told; then what is usual is learnt anew. Where the state
+        that the run begins with is known to be clean by now, a trouble that was remembered with it is over."""
+        perception, quarantine = self._watchers.perception, self._watchers.quarantine
         if perception is None:
             return
         fresh = perception.state()
         try:
-            perception.apply(state)
+            clean = quarantine is not None and quarantine.begun is Health.CLEAN
+            perception.apply(_calm(state) if clean else state)
             self._fresh = fresh
         except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
             self._emit(Note(text=f"what was remembered of the run does not fit and is learnt anew: {error!r}"))
@@ -373,6 +381,10 @@ class Deciding:
             if self._faults[what] == FAULTS_MAX:
                 self._emit(Note(text=f"{what} failed three times and is switched off"))
             return None
+
+
+def _calm(state: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {**state, JUDGE: over(state[JUDGE])} if JUDGE in state else state
 
 
 def _serves(save: Save, owed: Save) -> bool:

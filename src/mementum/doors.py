@@ -28,13 +28,14 @@ from mementum.opening import Opened, open_task, root_folder
 from mementum.perceive.costs import Costs
 from mementum.policies import came_late, not_kept
 from mementum.quarantine import watch_states
-from mementum.ram import ChosenSlots, Salvaged, claim_of, described, key_of, snapshot_of
+from mementum.ram import Salvaged, claim_of, described, key_of, snapshot_of
 from mementum.records import Exactness, Resumed
 from mementum.restoring import Beginning
 from mementum.returning import Back, begin
 from mementum.rolling import Rolling, Wishes
 from mementum.run import CLOSE_WAIT_S, Run
 from mementum.sensing import expected_size, planned, watchers
+from mementum.slotting import ChosenSlots
 from mementum.soundness import watch_soundness
 from mementum.taking import Taker
 
@@ -174,15 +175,16 @@ def _run(
     capture = _capture(asked, components, slots, clock, emit)
     try:
         capture.note(components)
-        deciding = _deciding(asked, components, opened, background, beginning, capture, slots, clock, emit)
+        deciding = _deciding(asked, components, opened, background, back, capture, slots, clock, emit)
     except BaseException:
-        if back.salvaged is not None:
-            back.salvaged.left.release()  # it lies where it lay
+        for left in (*back.older, *(() if back.salvaged is None else (back.salvaged.left,))):
+            left.release()  # it lies where it lay
         capture.close()
         background.close(CLOSE_WAIT_S)
         raise
-    if back.salvaged is not None:
-        _place(back.salvaged, opened, background)
+    _place(back.salvaged, opened, background, clock)
+    looks = asked.settings.on_divergence != "ignore" and not asked.settings.observe
+    background.give_back(slots.adopt(back.older) if looks else back.older)
     taker = Taker(
         capture=capture,
         components=components,
@@ -256,13 +258,14 @@ def _deciding(
     components: Sequence[Component],
     opened: Opened,
     background: Background,
-    beginning: Beginning,
+    back: Back,
     capture: Capture,
     slots: ChosenSlots,
     clock: Clock,
     emit: Emitter,
 ) -> Deciding:
     """What watches the run and decides, on from where the last attempt was."""
+    beginning = back.beginning
     for note in asked.notes:
         emit(Note(text=note))
     size = expected_size(capture.size, components)
@@ -281,8 +284,18 @@ def _deciding(
         background.tell(kind, step=step, values=values)
 
     if watched.perception is not None and watched.perception.diagnosis is not None:
-        observes = asked.settings.observe
-        states = watch_states(opened, background, slots, beginning.resumed, observes=observes, clock=clock, emit=emit)
+        states = watch_states(
+            opened,
+            background,
+            slots,
+            beginning.resumed,
+            salvaged=None if back.salvaged is None else back.salvaged.loaded.manifest,
+            older=[left.stamp for left in back.older if left.stamp is not None],
+            charge=watched.perception.taken,
+            observes=asked.settings.observe,
+            clock=clock,
+            emit=emit,
+        )
         watched = replace(watched, quarantine=states)
     deciding = Deciding(
         asked.policy, watched, tell=tell, append=background.record, clock=clock, emit=emit, step=beginning.step
@@ -332,8 +345,10 @@ def _background(
     return background
 
 
-def _place(salvaged: Salvaged, opened: Opened, background: Background) -> None:
+def _place(salvaged: Salvaged | None, opened: Opened, background: Background, clock: Clock) -> None:
     """Make the snapshot from which the run came back, or beside which it begins anew, durable before anything else."""
+    if salvaged is None:
+        return
 
     def release() -> None:
         """Its memory is given back once it, or a later state, is a checkpoint; else the next start finds it again."""
@@ -345,7 +360,7 @@ def _place(salvaged: Salvaged, opened: Opened, background: Background) -> None:
             background.at_end.append(release)
 
     background.stills.know(salvaged.headed.stills)
-    snapshot = snapshot_of(salvaged, opened.store, release=release)
+    snapshot = snapshot_of(salvaged, opened.store, release=release, began_s=clock.monotonic())
     background.submit(snapshot, describe=lambda snapshot, files: described(salvaged, files))
 
 

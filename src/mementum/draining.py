@@ -33,7 +33,7 @@ def drain(root: str | Path, task: str, *, clock: Clock, emit: Emit) -> Drained:
     try:
         before = len(left_of(folder, task))
         entries = opened.catalog.entries(opened.home)
-        salvaged = salvage(folder, task, store=opened.store, entries=entries, emit=emit, load=False)
+        salvaged = salvage(folder, task, store=opened.store, entries=entries, clock=clock, emit=emit, load=False)
         if salvaged is None:
             return _nothing_to_carry(folder, task, before)
         try:
@@ -62,7 +62,7 @@ def _place(salvaged: Salvaged, opened: Opened, clock: Clock, emit: Emit) -> Mani
     stills = Stills()
     stills.know(salvaged.headed.stills)
     return save_checkpoint(
-        snapshot_of(salvaged, opened.store, release=lambda: None),
+        snapshot_of(salvaged, opened.store, release=lambda: None, began_s=clock.monotonic()),
         home=opened.home,
         store=opened.store,
         catalog=opened.catalog,

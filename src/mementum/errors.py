@@ -202,13 +202,21 @@ class Superseded(MementumError):
 
 class TrainingDiverged(MementumError):
     """The training has diverged and was stopped: `on_divergence` says `stop`, or no rollback has helped. `checkpoint`
-    and `kept_step`: the newest one from before the trouble, if there is one."""
+    and `kept_step`: the newest one from before the trouble, if there is one. `kept`: what is, where nobody can say."""
 
     def __init__(
-        self, task: str, why: str, *, step: int, onset: int | None, checkpoint: str | None, kept_step: int | None
+        self,
+        task: str,
+        why: str,
+        *,
+        step: int,
+        onset: int | None,
+        checkpoint: str | None,
+        kept_step: int | None,
+        kept: str | None = None,
     ) -> None:
         if checkpoint is None:
-            kept = "all checkpoints, of which none is clean and from before the trouble"
+            kept = kept or "all checkpoints, of which none is clean and from before the trouble"
             next_command = "mementum ls ROOT"
         else:
             kept = f"checkpoint {checkpoint} of step {kept_step}, from before the trouble, and all others"

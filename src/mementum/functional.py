@@ -19,19 +19,21 @@ from mementum.catalog.sql import open_sqlite
 from mementum.clock import Clock, SystemClock, timestamp
 from mementum.decide.retain import Retention
 from mementum.errors import CheckpointDamaged, MementumError, NothingToResume, SaveFailed, TaskInUse
-from mementum.events import Emitter
+from mementum.events import Emitter, Note
 from mementum.execute import origin
 from mementum.execute.capture import BlockingCapture
 from mementum.execute.commit import new_id
+from mementum.execute.finite import Finite
 from mementum.execute.snapshot import Snapshot
 from mementum.format import codec as codecs
 from mementum.format import context as contexts
 from mementum.live.component import Component
 from mementum.live.stateful import ValueState, components_in
 from mementum.opening import open_task, root_folder
-from mementum.records import Entry, Granularity, Save, record
+from mementum.records import NON_FINITE, Entry, Granularity, Save, record
 from mementum.recover.load import Loaded
 from mementum.resuming import newest_whole, put_back, read_entry
+from mementum.soundness import Soundness
 from mementum.storage.disk import PosixDisk
 from mementum.storage.local import LocalStore
 
@@ -63,8 +65,8 @@ class Wanted:
 class Saving:
     """A save on its way. The state was copied before `async_save` returned."""
 
-    def __init__(self, folder: Path, snapshot: Snapshot, wanted: Wanted, clock: Clock) -> None:
-        self._folder, self._snapshot, self._wanted, self._clock = folder, snapshot, wanted, clock
+    def __init__(self, folder: Path, snapshot: Snapshot, wanted: Wanted, finite: Finite, clock: Clock) -> None:
+        self._folder, self._snapshot, self._wanted, self._finite, self._clock = folder, snapshot, wanted, finite, clock
         self._finished = threading.Event()
         self._error: Exception | None = None
         self._before = _newest.get(folder)
@@ -95,7 +97,7 @@ class Saving:
         if before is not None:
             before.wait()
         try:
-            _write(self._folder, self._snapshot, self._wanted, self._clock)
+            _write(self._folder, self._snapshot, self._wanted, self._finite, self._clock)
         except Exception as error:  # a thread's end: kept, and raised by `result`
             self._error = error
         finally:
@@ -117,6 +119,9 @@ def async_save(
     state: names to models, optimizers, anything with `state_dict()` and `load_state_dict()`, generators, containers,
         tensors and plain values. `per_rank(thing)` marks what each rank has of its own.
     folder: made if it is missing. Saving again commits a newer checkpoint; the newest `keep_last` stay (None: all).
+
+    A parameter, or a tensor of an optimizer, that is not finite is logged as a warning, and the checkpoint is marked as
+    diverged: it is loaded as the latest all the same, and `clean` passes it by.
 
     Raises UsageError or UnsupportedState before anything is written. What goes wrong later is raised by `result()`."""
     components = components_in(checked_names(state), values=True)
@@ -169,11 +174,12 @@ def save_components(
         exactness=(),
         blocked_s=clock.monotonic() - began_s,
         release=captured.release,
+        began_s=began_s,
     )
-    return Saving(root, snapshot, wanted, clock)
+    return Saving(root, snapshot, wanted, Finite(components), clock)
 
 
-def _write(root: Path, snapshot: Snapshot, wanted: Wanted, clock: Clock) -> None:
+def _write(root: Path, snapshot: Snapshot, wanted: Wanted, finite: Finite, clock: Clock) -> None:
     emit = Emitter()
     lasting = Lasting(versions=origin.versions(), code=origin.code(), user=wanted.user)
     about = {"versions": lasting.versions, "code": lasting.code}
@@ -200,6 +206,7 @@ def _write(root: Path, snapshot: Snapshot, wanted: Wanted, clock: Clock) -> None
             clock=clock,
             emit=emit,
         )
+        background.soundness = Soundness(finite, step=snapshot.step, tell=background.tell, emit=emit)
         background.submit(replace(snapshot, seq=background.next_seq()))
         late = not background.close(WAIT_S)
         failure = background.take_failure()
@@ -232,6 +239,8 @@ def load(
 
     checkpoint: `latest` (falls back over damaged ones), `clean`, `best:METRIC`, a step, or the beginning of an id;
         with the task before it (`byte-gpt@1200`) where the folder holds several, such as a root of `open_run`.
+        The latest that `save` has made is loaded even if it is not finite, which is logged as a warning; of a run's
+        checkpoints clean ones go first.
     fit, rename, lr_wins: as for `open_run`. The checkpoint may hold more than `state` asks for.
 
     Returns `state` as a dict with plain values as they were stored; a mutable `state` is updated with them too.
@@ -239,6 +248,9 @@ def load(
     components = components_in(checked_names(state), values=True)
     how = fit_of(fit, rename, lr_wins)
     loaded = _read(root_folder(folder), str(checkpoint))
+    if NON_FINITE in loaded.manifest.decision:
+        name, id = loaded.manifest.decision[NON_FINITE], loaded.manifest.id
+        Emitter()(Note(text=f'{name} of checkpoint {id} is not finite; checkpoint="clean" loads the newest that is'))
     put_back(loaded, components, fit=how, subset=True)
     given = dict(state)
     given.update({component.name: component.value for component in components if isinstance(component, ValueState)})
@@ -264,6 +276,10 @@ def _read(root: Path, checkpoint: str) -> Loaded:
         if wanted.selector not in (None, address.LATEST):
             return _one(chosen, store)
         of_task = [entry for entry in entries if entry.manifest.task == chosen.manifest.task]
+        if chosen.manifest.task == TASK:  # somebody has saved it on purpose, whatever it holds
+            newest = read_entry(chosen, store)
+            if isinstance(newest, Loaded):
+                return newest
         found = newest_whole(of_task, store, emit=Emitter(), mark=lambda id, what: None, inexact=True)
         if found is None:
             raise NothingToResume(f"{root} holds no checkpoint that can be loaded")

@@ -7,21 +7,24 @@ trusted, and the one from before it lies in shared memory or on the disk.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from mementum.background import Background
+from mementum.catalog.facts import RECORDER
 from mementum.clock import Clock
 from mementum.decide.lineage import lineage
 from mementum.decide.quarantine import State, changed, given_up, health_at, marks, to_keep
 from mementum.errors import MementumError
 from mementum.events import CameToNothing, Committed, Diagnosed, Emit, Event, Failed, Kept, Note, Removed, SnapshotKept
 from mementum.execute import head as heads
+from mementum.execute.slot_file import Stamp
 from mementum.execute.slots import Slot
 from mementum.frozen import located
 from mementum.opening import Opened
-from mementum.ram import ChosenSlots, describe, snapshot_in
+from mementum.perceive.budgets import KEPT
+from mementum.ram import describe, snapshot_in
 from mementum.records import (
     NON_FINITE,
     Diagnosis,
@@ -35,13 +38,14 @@ from mementum.records import (
     StoredFile,
     record,
 )
+from mementum.slotting import ChosenSlots
 
-BY = "flight recorder"
-CAUSE = "kept"
 TRIES_MAX = 3  # to place one snapshot: a disk that has refused it so often refuses it again, and memory is wanted
 RETRY_STEPS = 25  # from one try to the next: a full disk is not emptied in one step
 IN_MEMORY_MAX = 8  # states that no disk has, newest first: more than slots and saves in flight together
 HEARD_MAX = 256  # events between two steps: a few saves end in one, and retention removes what they push out
+
+Charge = Callable[[str, Save], None]  # a save's id, and what it is
 
 
 @record
@@ -69,21 +73,30 @@ class Quarantine:
         slots: ChosenSlots,
         lineage: Sequence[Entry],
         coming: State | None,
+        older: Iterable[State],
+        pinned: Iterable[State],
+        charge: Charge,
         observes: bool,
         clock: Clock,
         emit: Emit,
     ) -> None:
         """`lineage`: the checkpoints that the run comes from. `coming`: the snapshot that it came back from, on its way
-        to the disk. `observes`: nothing is marked and nothing kept, only told."""
+        to the disk. `older`: snapshots of a dead process in memory, from before that. `pinned`: all that are pinned
+        for troubles so far, also on branches that were left. `charge` is told of saves that are made here. `observes`:
+        nothing is marked and nothing kept, only told."""
         self._opened, self._background, self._slots = opened, background, slots
-        self._observes, self._clock, self._emit = observes, clock, emit
+        self._charge, self._observes, self._clock, self._emit = charge, observes, clock, emit
         self._states = {entry.manifest.id: _state(entry) for entry in reversed(lineage) if entry.damaged is None}
         self._coming: set[str] = set()  # ids of what is on its way to the disk, and
         self._copying: set[str] = set()  # of what is on its way into memory alone
         self._held: dict[str, Slot] = {}  # by id: nobody overwrites what is kept, until the disk has it
+        self._states |= {state.id: state for state in older}
         if coming is not None:
             self._states[coming.id] = coming
             self._coming.add(coming.id)
+        self._pins = {state.id: state for state in pinned}
+        begun = coming or (self._states.get(lineage[0].manifest.id) if lineage else None)
+        self.begun = Health.CLEAN if begun is None else begun.health  # what is known of what the run begins with
         self._heard: deque[Committed | CameToNothing | SnapshotKept | Removed] = deque(maxlen=HEARD_MAX)
         self._now = Diagnosis()
         self._keeping: Keeping | None = None
@@ -126,7 +139,8 @@ class Quarantine:
         return self._now
 
     def rewound(self, step: int) -> None:
-        """The run has gone back to this step: what it has saved since is of a branch that it has left."""
+        """The run has gone back to this step: what it has saved since is of a branch that it has left. Its trouble is
+        over, and what was kept from after this step was not from before it."""
         self._take_in(step)
         if self._now.health is not Health.CLEAN:
             self._tell("diagnosis", step, None, {"health": Health.CLEAN.value, "why": "the run went back"})
@@ -134,7 +148,9 @@ class Quarantine:
         self._now = Diagnosis()
         if self._background.soundness is not None:
             self._background.soundness.rewound(step)
-        self._end_keeping()
+        for state in [state for state in self._pins.values() if state.step > step]:
+            self._unpin(state.id)
+        self._give_up_pins()
 
     def close(self) -> None:
         """No further step will come. What is held stays in memory for the next start, if no disk has it."""
@@ -199,12 +215,12 @@ class Quarantine:
             return None
         state, why = found.state, found.why
         self._background.keep_waiting(state.id)
-        told = state.pinned is not None
+        told = state.id in self._pins
         keeping = Keeping(id=state.id, step=state.step, onset=diagnosis.onset, why=why, told=told or state.durable)
         if not told:
             self._background.tidying.protect(state.id, why)
-            self._tell("pin", state.step, state.id, {"why": why, "by": BY})
-            self._states[state.id] = replace(state, pinned=why)
+            self._tell("pin", state.step, state.id, {"why": why, "by": RECORDER})
+            self._pins[state.id] = replace(state, pinned=why)
             if state.durable:
                 self._tell_kept(keeping)
         return keeping
@@ -227,7 +243,7 @@ class Quarantine:
                 entries = self._opened.catalog.entries(self._opened.home)
                 stills = {name: located(still, store, entries) for name, still in headed.stills.items()}
                 headed = replace(headed, stills=stills)
-            save = replace(headed.told.save, reason=f"kept: {keeping.why}", reach=Reach.REBOOT, cause=CAUSE)
+            save = replace(headed.told.save, reason=f"kept: {keeping.why}", reach=Reach.REBOOT, cause=KEPT)
             headed = replace(headed, told=replace(headed.told, save=save))
             snapshot = snapshot_in(slot, headed, store, release=_nothing, began_s=began_s)
         except MementumError as error:
@@ -236,6 +252,7 @@ class Quarantine:
             del self._states[keeping.id]
             self._let_go(keeping.id)
             return
+        self._charge(snapshot.id, save)
         self._background.keep(snapshot, describe=lambda snapshot, files: self._described(headed, files))
 
     def _described(self, headed: heads.Headed, files: Iterable[StoredFile]) -> Manifest:
@@ -259,14 +276,13 @@ class Quarantine:
     def _give_up_pins(self) -> None:
         """The trouble is over."""
         self._end_keeping()
-        for state in given_up([*self._states.values()]):
+        for state in given_up([*self._pins.values()]):
             self._unpin(state.id)
 
     def _unpin(self, id: str) -> None:
         self._background.tidying.yield_up(id)
-        self._tell("unpin", None, id, {"by": BY})
-        if id in self._states:
-            self._states[id] = replace(self._states[id], pinned=None)
+        self._tell("unpin", None, id, {"by": RECORDER})
+        self._pins.pop(id, None)
 
     # What is heard.
 
@@ -316,23 +332,31 @@ def watch_states(
     slots: ChosenSlots,
     resumed: Resumed | None,
     *,
+    salvaged: Manifest | None,
+    older: Iterable[Stamp],
+    charge: Charge,
     observes: bool,
     clock: Clock,
     emit: Emit,
 ) -> Quarantine:
-    """The quarantine of a run that goes on from `resumed`; from now on it says what a manifest tells of health."""
+    """The quarantine of a run that goes on from `resumed`; from now on it says what a manifest tells of health.
+    `salvaged`: the snapshot of a dead process that is on its way to the disk."""
+    entries = opened.catalog.entries(opened.home)
     line: tuple[Entry, ...] = ()
     coming: State | None = None
     if resumed is not None:
-        line = lineage(opened.catalog.entries(opened.home), resumed.checkpoint)
-        if all(entry.manifest.id != resumed.checkpoint for entry in line):
-            coming = State(id=resumed.checkpoint, step=resumed.step)
+        line = lineage(entries, resumed.checkpoint)
+        if salvaged is not None and salvaged.id == resumed.checkpoint:
+            coming = State(id=salvaged.id, step=salvaged.step, health=salvaged.health)
     made = Quarantine(
         opened=opened,
         background=background,
         slots=slots,
         lineage=line,
         coming=coming,
+        older=[State(id=stamp.id, step=stamp.step) for stamp in older],
+        pinned=[_state(entry) for entry in entries if RECORDER in entry.pinned_by],
+        charge=charge,
         observes=observes,
         clock=clock,
         emit=emit,
@@ -350,7 +374,7 @@ def _state(entry: Entry) -> State:
         durable=True,
         health=entry.health,
         unsound=NON_FINITE in manifest.decision,
-        pinned=entry.pinned,
+        pinned=entry.pinned if RECORDER in entry.pinned_by else None,
     )
 
 

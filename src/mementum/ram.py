@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from blake3 import blake3
 
-from mementum.catalog import tasks
+from mementum.catalog import plans, tasks
 from mementum.catalog.judged import judged
+from mementum.catalog.plans import Plan
+from mementum.clock import Clock
+from mementum.decide.lineage import lineage
 from mementum.errors import KeyMissing, MementumError, UsageError
-from mementum.events import Emit, Note, PassedOver
+from mementum.events import Emit, PassedOver
 from mementum.execute import head as heads
 from mementum.execute.attempts import key_of as claim_key
 from mementum.execute.finite import first_bad, must_by_context
 from mementum.execute.head import Headed
+from mementum.execute.identity import lives
 from mementum.execute.leftovers import Left, leftovers
-from mementum.execute.memory_slots import MemorySlots
-from mementum.execute.room import choose, look, within
-from mementum.execute.slots import Slot, Slots
+from mementum.execute.liveness import who_is
+from mementum.execute.room import SHM
+from mementum.execute.slots import Slot
 from mementum.execute.snapshot import Image, Snapshot
 from mementum.format import context as contexts
 from mementum.frozen import Durable, located, read_still
@@ -44,9 +48,7 @@ from mementum.soundness import meant_before
 from mementum.storage.disk import PosixDisk
 from mementum.storage.store import Store
 
-FOLDER = "/dev/shm"
-PAGE = 4096  # bytes: what the kernel gives at a touch
-IN_PROCESS = 2  # slots where none shall outlive the process: one is written while the other is filled
+FOLDER = SHM
 KEY_LENGTH = 16  # hex digits: two tasks of one user fall together once in 10^19
 
 
@@ -65,94 +67,13 @@ def key_of(root: Path, task: str) -> str:
     return blake3(f"{root}\0{task}".encode()).hexdigest()[:KEY_LENGTH]
 
 
-class ChosenSlots:
-    """Slots of the kind and number that there is room for, chosen when the first snapshot tells how large it is. All
-    together take `memory` bytes at most."""
-
-    def __init__(self, key: str, *, wanted: int, emit: Emit, memory: int | None = None) -> None:
-        self._key, self._wanted, self._emit, self._memory = key, wanted, emit, memory
-        self._slots: Slots | MemorySlots | None = None
-        self._count = 0
-        self._chosen = False
-        self._held: frozenset[str] = frozenset()  # ids of snapshots that are kept
-        self._lock = threading.Lock()
-
-    def acquire(self, sizes: Sequence[int], *, safe_seq: int | None = None) -> Any:
-        with self._lock:
-            return self._acquire(sizes, safe_seq)
-
-    def warm(self, sizes: Sequence[int]) -> None:
-        """Make all slots now and touch their pages, so that no save has to wait for that. An `acquire` waits."""
-        held: list[Any] = []
-        with self._lock:
-            try:
-                while len(held) < max(1, self._count) and (slot := self._acquire(sizes, None)) is not None:
-                    held.append(slot)
-                    for array in slot.arrays:
-                        array[::PAGE] = 0
-            finally:
-                for slot in held:
-                    slot.release()
-
-    def holds(self, seq: int) -> bool:
-        """Whether the newest snapshot that the next start would find in memory is the one with this number."""
-        with self._lock:
-            return isinstance(self._slots, Slots) and self._slots.newest_seq == seq
-
-    @property
-    def whole(self) -> frozenset[str]:
-        """The ids of the snapshots that the next start would find in memory."""
-        with self._lock:
-            return self._slots.whole if isinstance(self._slots, Slots) else frozenset()
-
-    def hold(self, id: str) -> Slot | None:
-        """The slot with the whole snapshot of this id, ours until it is released, and `close` leaves it; None if it is
-        in memory no more, or in use."""
-        with self._lock:
-            slot = self._slots.hold(id) if isinstance(self._slots, Slots) else None
-            self._held |= set() if slot is None else {id}
-            return slot
-
-    def let_go(self, id: str, slot: Slot) -> None:
-        """What `hold` gave is needed no more: it lies durable elsewhere, or nothing more can be done for it."""
-        self._held -= {id}
-        slot.release()
-
-    def close(self, *, safe_seq: int | None = None) -> None:
-        """Give the memory back, but for a whole snapshot that no disk has taken: the next start or a drain finds it."""
-        if isinstance(self._slots, Slots):
-            keep = safe_seq is not None and self._slots.newest_seq > safe_seq
-            if keep:
-                text = "the newest snapshot is on no disk and stays in memory: `mementum drain ROOT` carries it there"
-                self._emit(Note(text=text))
-            self._slots.close(keep=keep, spare=self._held)
-        elif self._slots is not None:
-            self._slots.close()
-
-    def _acquire(self, sizes: Sequence[int], safe_seq: int | None) -> Any:
-        if not self._chosen:
-            self._chosen = True
-            self._choose(sum(sizes))
-        return None if self._slots is None else self._slots.acquire(sizes, safe_seq=safe_seq)
-
-    def _choose(self, size: int) -> None:
-        room = within(look(shm=FOLDER), self._memory)
-        if not self._wanted:
-            room = replace(room, shm_usable=False)
-        choice = choose(room, size, wanted=self._wanted or IN_PROCESS)
-        self._count = choice.slots
-        if choice.kind == "shm":
-            self._slots = Slots(FOLDER, self._key, count=choice.slots, emit=self._emit)
-        elif choice.kind == "memory":
-            self._slots = MemorySlots(count=choice.slots, emit=self._emit)
-
-
 def salvage(
     root: Path,
     task: str,
     *,
     store: Store,
     entries: Sequence[Entry],
+    clock: Clock,
     emit: Emit,
     load: bool = True,
     spare: list[Left] | None = None,
@@ -166,7 +87,7 @@ def salvage(
     are not loaded, and one that is a checkpoint already is given back. What is to be given back is added to `spare`,
     where there is one: that takes 0.2 s a gigabyte."""
     attempt = max((entry.manifest.attempt for entry in entries), default=0)
-    waiting = list(leftovers(FOLDER, key_of(root, task)))
+    waiting = list(leftovers(FOLDER, key_of(root, task), is_dead=partial(_is_dead, store), clock=clock))
     known = {**_doubted(waiting), **judged(store)} if waiting else {}
     found: Salvaged | None = None
     while waiting:
@@ -204,6 +125,42 @@ def salvage(
         else:
             spare.append(left)
     return found
+
+
+def still_wanted(
+    lefts: Sequence[Left], back: Manifest, *, task: str, store: Store, entries: Sequence[Entry]
+) -> tuple[Left, ...]:
+    """Of the snapshots in memory those, newest first, that are older states of the branch which the run is on, come
+    back to `back`, and that no disk has. Where a process died in a trouble that nobody had seen yet, the next one sees
+    it, and the state from before it is among these. What is in doubt already, or not ours to read, is not."""
+    whole = [left for left in lefts if left.stamp is not None]
+    if not whole:
+        return ()
+    known = {**_doubted(whole), **judged(store)}
+    on_disk = {entry.manifest.id for entry in entries if entry.damaged is None}
+    newest = back.id if back.id in on_disk else back.parent
+    line = [back, *(entry.manifest for entry in lineage(entries, newest))] if newest is not None else [back]
+    left_behind = [plan for plan in plans.plans(store) if isinstance(plan, Plan)]
+    wanted: list[tuple[tuple[int, int, str], Left]] = []
+    for left in whole:
+        stamp = left.stamp
+        assert stamp is not None
+        on_branch = any(
+            one.attempt == stamp.attempt and one.seq > stamp.seq and one.step > stamp.step for one in line
+        ) and not any(stamp.seq <= plan.after_seq and stamp.step > plan.step for plan in left_behind)
+        doubted = stamp.id in known and known[stamp.id][0] is not Health.CLEAN
+        if on_branch and not doubted and stamp.id not in on_disk:
+            try:
+                _head_of(left, task, store, entries)
+            except MementumError:  # whoever tried to come back from it has said so
+                continue
+            wanted.append((stamp.order, left))
+    return tuple(left for _, left in sorted(wanted, key=lambda one: one[0], reverse=True))
+
+
+def _is_dead(store: Store, attempt: int) -> bool:
+    who = who_is(store, attempt)
+    return who is not None and not lives(who)
 
 
 def _doubted(waiting: Sequence[Left]) -> dict[str, tuple[Health, str]]:
@@ -320,13 +277,13 @@ def described(salvaged: Salvaged, files: Sequence[StoredFile]) -> Manifest:
     return replace(salvaged.loaded.manifest, files=tuple(files))
 
 
-def snapshot_of(salvaged: Salvaged, store: Store, *, release: Callable[[], None]) -> Snapshot:
+def snapshot_of(salvaged: Salvaged, store: Store, *, release: Callable[[], None], began_s: float) -> Snapshot:
     """The snapshot again, to be written like one of a living process."""
-    return snapshot_in(salvaged.left, salvaged.headed, store, release=release)
+    return snapshot_in(salvaged.left, salvaged.headed, store, release=release, began_s=began_s)
 
 
 def snapshot_in(
-    slot: Left | Slot, headed: Headed, store: Store, *, release: Callable[[], None], began_s: float = 0.0
+    slot: Left | Slot, headed: Headed, store: Store, *, release: Callable[[], None], began_s: float
 ) -> Snapshot:
     """The snapshot that a slot holds, to be written once more. `began_s`: by the clock, from when on that is wanted."""
     told = headed.told

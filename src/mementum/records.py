@@ -71,6 +71,7 @@ class Vitals:
     step: int
     at_s: float  # seconds since the attempt began
     finite: bool = True  # whether loss and gradients were numbers
+    held_back: bool = False  # whether gradients that were none have been used by no optimizer, as far as can be seen
     loss_finite: bool = True  # whether the loss was, if there was one
     loss: float | None = None  # as given
     loss_z: float | None = None  # above its trend, normalised
@@ -90,9 +91,8 @@ class Vitals:
 
 @record
 class Alarm:
-    """A vital sign that is out of its limits. `chance` is the excess probability, above that of any other moment, that
-    the process ends within `horizon_s`; 0 for trouble that ends no process. It follows from what the detector `claimed`
-    and from how often such alarms were right."""
+    """A vital sign that is out of its limits. `chance`: the excess probability that the process ends in `horizon_s`; 0
+    for trouble that ends none. It follows from what the detector `claimed`, and how often such alarms were right."""
 
     trouble: Trouble
     step: int
@@ -203,8 +203,7 @@ class Save:
 
 @record
 class Skip:
-    """A decision not to save, with its reason. `refused`: a save was due, and a limit forbids it; `wanted` is that
-    save."""
+    """A decision not to save. `refused`: a save was due, and a limit forbids it; `wanted` is that save."""
 
     reason: str
     numbers: Mapping[str, float] = field(default_factory=dict)
@@ -316,6 +315,7 @@ class Entry:
     judged: Health | None = None  # what became known of its health after it was saved
     judged_why: str | None = None
     pinned: str | None = None  # why it must stay
+    pinned_by: frozenset[str] = frozenset()  # who wants that; each takes back its own alone
 
     @property
     def health(self) -> Health:

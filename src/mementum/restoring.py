@@ -15,6 +15,7 @@ from mementum.events import RolledBack
 from mementum.live import feeds, rates, rng
 from mementum.live.component import Component
 from mementum.live.fitting import Fit
+from mementum.live.modules import ModuleState
 from mementum.live.optimizers import OptimizerState
 from mementum.live.stateful import StatefulState
 from mementum.records import Resumed, record
@@ -48,29 +49,36 @@ def restore(
     clock: Clock,
     tier: str,
     plan: Plan | None = None,
+    subset: bool = False,
 ) -> Beginning:
     """Put everything back: objects, the data's place, generators; with a plan, scale the learning rates as it says.
+    With `subset` the checkpoint may hold more than is given.
 
     StateMismatch or CheckpointDamaged if that cannot be; everything live is then as it was before."""
     try:
-        beginning = _put_all_back(found, components, feed, lasting, fit, began_s, clock, tier)
+        beginning = _put_all_back(found, components, feed, lasting, fit, began_s, clock, tier, subset)
     except (RuntimeError, ValueError, TypeError, LookupError, AttributeError) as cause:
         if isinstance(cause, MementumError):
             raise
         id = found.loaded.manifest.id
         what = f"it is no context of ours: {type(cause).__name__}: {cause}"
         raise CheckpointDamaged(id, [(f"{found.folder}/context", what)], kept="all live objects") from cause
-    return beginning if plan is None else _as_planned(beginning, plan, components)
+    return beginning if plan is None else _as_planned(beginning, plan, components, feed)
 
 
-def _as_planned(beginning: Beginning, plan: Plan, components: Sequence[Component]) -> Beginning:
-    """The same, with the detours and the learning rates of a rollback."""
+def _as_planned(
+    beginning: Beginning, plan: Plan, components: Sequence[Component], feed: feeds.Feed | None
+) -> Beginning:
+    """The same, with the detours and the learning rates of a rollback. Data that cannot tell its place is not where
+    these were counted from: nothing of it is left out."""
     own = beginning.course
+    skips = plan.skips if feed is None or feeds.tells_place(feed) else ()
     course = Course(
         number=plan.number,
         seen=plan.seen,
         back_to=plan.step,
-        detours=in_force(own.detours, plan.skips, step=plan.step),
+        detours=in_force(own.detours, skips, step=plan.step),
+        thrown=own.thrown,
         lr_scale=own.lr_scale * plan.lr_scale,
     )
     unscaled = first_lr(components) if plan.lr_scale != 1 else None
@@ -86,11 +94,23 @@ def rolled_back(plan: Plan, course: Course) -> RolledBack:
         step=plan.step,
         from_step=plan.from_step,
         onset=plan.onset,
-        skipped=sum(detour.groups for detour in plan.skips),
+        skipped=sum(detour.groups for detour in course.detours if detour.at_step > plan.step),
         lr_scale=course.lr_scale,
         number=plan.number,
         why=plan.why,
     )
+
+
+def drop_gradients(components: Sequence[Component]) -> None:
+    """Gradients are in no checkpoint: those that are there are of the state before."""
+    for one in components:
+        if isinstance(one, ModuleState):
+            for parameter in one.module.parameters():
+                parameter.grad = None
+        if isinstance(one, OptimizerState):
+            for group in one.optimizer.param_groups:
+                for parameter in group["params"]:
+                    parameter.grad = None
 
 
 def first_lr(components: Sequence[Component]) -> float | None:
@@ -111,9 +131,12 @@ def _put_all_back(
     began_s: float,
     clock: Clock,
     tier: str,
+    subset: bool,
 ) -> Beginning:
     manifest, context = found.loaded.manifest, found.loaded.context
     course = course_of(context.get("rollback"))  # before anything is changed: it may be no context of ours
+    if fit.lr_wins == "new":  # the program's rates hold as they are
+        course = replace(course, lr_scale=1.0)
     place = context["feed"] if feed is not None else None
     unfit = feeds.check(feed, place) if feed is not None and place is not None else []
     bring_back = feeds.remember(feed) if feed is not None else None
@@ -123,7 +146,7 @@ def _put_all_back(
             rng.apply(context["rng"])
         if feed is not None and place is not None and not unfit:
             _move(feed, place, manifest.id)
-        result = put_back(found.loaded, components, fit=fit, also=() if fit.partial else unfit)
+        result = put_back(found.loaded, components, fit=fit, also=() if fit.partial else unfit, subset=subset)
     except BaseException:
         if bring_back is not None:
             bring_back()

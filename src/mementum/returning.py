@@ -20,11 +20,13 @@ from mementum.live import feeds
 from mementum.live.component import Component
 from mementum.live.fitting import Fit
 from mementum.opening import Opened
-from mementum.ram import Salvaged, salvage
+from mementum.ram import Salvaged, salvage, still_wanted
 from mementum.records import Damage, Entry, Fact, Granularity, Index, record
 from mementum.recover.load import Loaded
 from mementum.restoring import Beginning, restore, rolled_back
 from mementum.resuming import Found, newest_whole, read_entry
+from mementum.rolling import BEGINS_AGAIN
+from mementum.timeline import mark_left_behind
 
 SHOWN_MAX = 10  # pieces of damage in a message; `mementum doctor` tells all of it
 
@@ -32,13 +34,14 @@ SHOWN_MAX = 10  # pieces of damage in a message; `mementum doctor` tells all of 
 @record
 class Back:
     """Where the run begins, the highest sequence number so far, that of the newest durable checkpoint, the snapshot in
-    memory that is to be placed, and those whose memory is to be given back."""
+    memory that is to be placed, those whose memory is to be given back, and those that a later diagnosis may need."""
 
     beginning: Beginning
     seq: int
     saved_seq: int
     salvaged: Salvaged | None = None
     spare: tuple[Left, ...] = ()
+    older: tuple[Left, ...] = ()  # newest first
     came_from: tuple[str, Index] | None = None  # the checkpoint's folder and index, if it lay on a disk
     stills: Mapping[str, Still] = field(default_factory=dict)  # files of frozen tensors that the snapshot named
 
@@ -58,15 +61,20 @@ def begin(
     """Where the run begins. Everything live is put back on return. A snapshot that outlived its process comes before
     every checkpoint, if it is newer; its slot is held until it is placed."""
     entries = opened.catalog.entries(opened.home)
-    seq = max((entry.manifest.seq for entry in entries), default=0)
-    exact = (entry.manifest.seq for entry in entries if entry.manifest.granularity is Granularity.FULL)
-    saved_seq = max(exact, default=0)
+    seq, saved_seq = _newest_numbers(entries)
     began_s = clock.monotonic()
     if resume != "never":
         emit(PhaseBegan(phase="resume"))
     spare: list[Left] = []
     salvaged = salvage(
-        root, opened.task, store=opened.store, entries=entries, emit=emit, load=resume != "never", spare=spare
+        root,
+        opened.task,
+        store=opened.store,
+        entries=entries,
+        clock=clock,
+        emit=emit,
+        load=resume != "never",
+        spare=spare,
     )
     try:
         if salvaged is not None:
@@ -74,35 +82,67 @@ def begin(
         if resume == "never":
             nothing = Beginning(values={})
             return Back(beginning=nothing, seq=seq, saved_seq=saved_seq, salvaged=salvaged, spare=tuple(spare))
-        plan = _pending(opened, entries, salvaged)
-        found = _of_plan(plan, opened, entries) or _found(salvaged) or _from_disk(opened, entries, resume, clock, emit)
+        found, plan, leaves = _chosen(opened, entries, salvaged, resume, clock, emit)
         if found is None:
             emit(PhaseEnded(phase="resume", duration_s=clock.monotonic() - began_s))
             return Back(beginning=Beginning(values={}), seq=seq, saved_seq=saved_seq, spare=tuple(spare))
-        tier = "ram" if salvaged and plan is None else "ssd"
+        tier = "ram" if salvaged and not leaves else "ssd"
         beginning = restore(found, components, feed, lasting, fit, began_s=began_s, clock=clock, tier=tier, plan=plan)
+        lefts = [*spare, *(() if salvaged is None else (salvaged.left,))]
+        older = still_wanted(lefts, found.loaded.manifest, task=opened.task, store=opened.store, entries=entries)
     except BaseException:
-        if salvaged is not None:
-            salvaged.left.release()  # it lies where it lay
-        for left in spare:
-            left.remove()
+        _let_lie(salvaged, spare)
         raise
     emit(PhaseEnded(phase="resume", id=found.loaded.manifest.id, duration_s=clock.monotonic() - began_s))
-    if plan is not None:
-        salvaged = _told_planned(plan, beginning, salvaged, spare, emit)
-    if salvaged is not None and salvaged.durable:
-        stills = salvaged.headed.stills
-        return Back(beginning=beginning, seq=seq, saved_seq=saved_seq, spare=(*spare, salvaged.left), stills=stills)
-    if salvaged is not None:  # its tensors were given away, or copied
-        salvaged = replace(salvaged, loaded=replace(salvaged.loaded, tensors={}))
-    return Back(
+    if plan is not None and leaves:
+        mark_left_behind(opened, plan, entries, clock=clock, emit=emit)
+        _given_up(salvaged, spare, emit)
+        salvaged = None
+    _tell_planned(plan, beginning, feed, emit)
+    back = Back(
         beginning=beginning,
         seq=seq,
         saved_seq=saved_seq,
-        salvaged=salvaged,
-        spare=tuple(spare),
-        came_from=None if found.loaded.index is None else (found.folder, found.loaded.index),
+        spare=tuple(left for left in spare if left not in older),
+        older=older,
     )
+    return _with_memory(back, salvaged, found)
+
+
+def _newest_numbers(entries: Sequence[Entry]) -> tuple[int, int]:
+    """The highest sequence number of all, and of what is exact."""
+    exact = (entry.manifest.seq for entry in entries if entry.manifest.granularity is Granularity.FULL)
+    return max((entry.manifest.seq for entry in entries), default=0), max(exact, default=0)
+
+
+def _chosen(
+    opened: Opened, entries: Sequence[Entry], salvaged: Salvaged | None, resume: str, clock: Clock, emit: Emit
+) -> tuple[Found | None, Plan | None, bool]:
+    """From what the run goes on, by which plan, and whether that plan leaves a branch now."""
+    plan = _pending(opened, entries, salvaged)
+    found = _of_plan(plan, opened, entries) or _found(salvaged) or _from_disk(opened, entries, resume, clock, emit)
+    return (found, _done_before(found, opened), False) if plan is None else (found, plan, True)
+
+
+def _with_memory(back: Back, salvaged: Salvaged | None, found: Found) -> Back:
+    """With what is to become of the snapshot in memory, if there is one, and where frozen tensors lie."""
+    if salvaged is not None and salvaged.durable:
+        return replace(back, spare=(*back.spare, salvaged.left), stills=salvaged.headed.stills)
+    if salvaged is not None:  # its tensors were given away, or copied
+        salvaged = replace(salvaged, loaded=replace(salvaged.loaded, tensors={}))
+    came_from = None if found.loaded.index is None else (found.folder, found.loaded.index)
+    return replace(back, salvaged=salvaged, came_from=came_from)
+
+
+def _let_lie(salvaged: Salvaged | None, spare: Sequence[Left]) -> None:
+    """This start has failed: the next one finds all whole snapshots where they were."""
+    if salvaged is not None:
+        salvaged.left.release()
+    for left in spare:
+        if left.stamp is None:
+            left.remove()
+        else:
+            left.release()
 
 
 def _found(salvaged: Salvaged | None) -> Found | None:
@@ -141,17 +181,28 @@ def _of_plan(plan: Plan | None, opened: Opened, entries: Sequence[Entry]) -> Fou
     return Found(loaded=result, folder=entry.folder, passed_over=())
 
 
-def _told_planned(
-    plan: Plan, beginning: Beginning, salvaged: Salvaged | None, spare: list[Left], emit: Emit
-) -> Salvaged | None:
-    """Tell that the plan was done. A snapshot in memory is of the branch that was left: its memory is given back."""
+def _done_before(found: Found | None, opened: Opened) -> Plan | None:
+    """The plan by which an earlier attempt went on from this same checkpoint, if one did. What has come of that is not
+    clean, or gone: without the plan it would all come again."""
+    plan = None if found is None else plans.newest(opened.store)
+    return plan if plan is not None and found is not None and plan.target == found.loaded.manifest.id else None
+
+
+def _tell_planned(plan: Plan | None, beginning: Beginning, feed: feeds.Feed | None, emit: Emit) -> None:
+    if plan is None:
+        return
     emit(rolled_back(plan, beginning.course))
+    if plan.skips and feed is not None and not feeds.tells_place(feed):
+        emit(Note(text=BEGINS_AGAIN))
+
+
+def _given_up(salvaged: Salvaged | None, spare: list[Left], emit: Emit) -> None:
+    """A snapshot in memory is of the branch that a plan has left: nothing of it stays, its memory is given back."""
     if salvaged is not None:
         spare.append(salvaged.left)
         if not salvaged.durable:
             step = salvaged.loaded.manifest.step
             emit(Note(text=f"a snapshot of step {step} in memory is of the branch that was left, and is given up"))
-    return None
 
 
 def _from_disk(opened: Opened, entries: Sequence[Entry], resume: str, clock: Clock, emit: Emit) -> Found | None:

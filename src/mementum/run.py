@@ -12,6 +12,7 @@ from typing import Any
 from mementum.assemble import NO_DATA, OWN_LOOP, held, is_text, number, require_count, step_number
 from mementum.background import Background
 from mementum.batches import Batches
+from mementum.belated import Belated
 from mementum.clock import Clock
 from mementum.decide.policy import both
 from mementum.deciding import Deciding
@@ -22,7 +23,7 @@ from mementum.opening import Opened
 from mementum.perceive.situation import Told
 from mementum.records import Exactness, Health, Save
 from mementum.restoring import Beginning
-from mementum.rolling import Rolling
+from mementum.rolling import BEGINS_AGAIN, IN_FLIGHT, Rolling
 from mementum.taking import Moment, Taker
 
 RECENT = 10  # steps whose metrics go into a manifest as `debug_info`
@@ -70,6 +71,7 @@ class Run:
         self._unusable: set[str] = set()  # names of metrics that were told to be no numbers
         self._recorded_step: int | None = None
         self._events: list[str] = []  # that the program told in this step
+        self._belated = Belated(background.tell, resumed=beginning.resumed)
         self._total: int | None = None
         self._closed = False
         self._pid = os.getpid()  # a fork copies the run, and leaves its worker and its lock behind
@@ -152,6 +154,8 @@ class Run:
         )
         if feed.exactness.reasons:
             self._emit(Note(text=f"a resume will be {self.exactness}"))
+        if self._batches.cannot_skip:
+            self._emit(Note(text=BEGINS_AGAIN))
 
     # What the loop tells.
 
@@ -202,7 +206,7 @@ class Run:
         """Tell metrics of an earlier step that came late (an evaluation). They go to the journal, not to a manifest."""
         self._require_open()
         plain = self._plain(values)
-        self._background.tell("metrics", step=step_number(step), values=plain)
+        self._belated.told(step_number(step), plain, done=self.step - self._in_body)
         self._deciding.evaluated(plain)
 
     def wait(self, timeout_s: float = CLOSE_WAIT_S) -> bool:
@@ -248,6 +252,7 @@ class Run:
             return
         self._rolling.check_rates()
         self._save_if_pending()
+        self._belated.stepped(self.step)
         if self._deciding.has_put_off:  # also by a signal that came while the state was copied
             self._save_before_stop()
             self.close(why="told to stop")
@@ -262,13 +267,18 @@ class Run:
     def _go_back(self) -> None:
         """To before the trouble, with everything; TrainingDiverged where that is not wanted, or cannot be."""
         diagnosis = self._deciding.diagnosis
-        self._pending = None  # of the wreck
-        self.wait()
+        self._belated.stepped()
+        ended = self.wait()
+        self._background.take_torn()  # of the wreck, as is
+        self._pending = self._recorded_step = None  # what else was to be saved, now or at the end
         if not self._rolling.goes_back(stepped=self._stepped):
             raise self._rolling.stopped(diagnosis, self.step)
+        if not ended:  # a save under way would be taken for one of the new branch
+            raise self._rolling.stopped(diagnosis, self.step, IN_FLIGHT)
         beginning = self._rolling.back(diagnosis, self.step, self._batches.feed)
         self._batches.rewound(beginning)
         self.step = self._recorded_step = beginning.step
+        self._belated.rewound(beginning.resumed)
         self._values.clear()
         self._values.update(beginning.values)
         self._recent.clear()
@@ -294,6 +304,7 @@ class Run:
             id = self._taker.take(save, self._moment, self.step)
             if id is not None:
                 self._deciding.taken(id, save, self.step)
+                self._belated.taken(id, save)
             else:
                 self._deciding.not_taken(save)
         except Exception as error:  # the same border: a state that cannot be captured must not end the training
@@ -312,7 +323,7 @@ class Run:
             recent=tuple(self._plain(row) for row in self._recent),
             exactness=self.exactness.reasons,
             perceived=self._deciding.remembered(),
-            course=self._rolling.course,
+            course=replace(self._rolling.course, thrown=self._batches.thrown),
         )
 
     def _plain(self, row: Mapping[str, Any]) -> dict[str, Any]:
@@ -344,6 +355,7 @@ class Run:
                 self._save_last()
                 if not self._deciding.observes:
                     self._background.tidy()
+            self._belated.stepped()
             self._background.drain(CLOSE_WAIT_S)
             self._deciding.close()
             self._taker.ledger.close()

@@ -19,6 +19,7 @@ from mementum.format import vitals
 from mementum.live.component import Component
 from mementum.live.modules import ModuleState
 from mementum.live.optimizers import OptimizerState
+from mementum.live.stateful import StatefulState
 from mementum.opening import Opened
 from mementum.past import Past, past_of, written_before
 from mementum.perceive import deadlines
@@ -133,11 +134,11 @@ def _vital_parts(
     if wanted is None:
         return {}
     optimizers = {one.name: one.optimizer for one in components if isinstance(one, OptimizerState)}
-    scaled = any(getattr(one, "kind", "") == "scaler" for one in components)
     parts: dict[str, Any] = {
         "signs": VitalSigns(long=max(1000, _loss_window(settings) or 0), tell=tell),
         "memory": Memory(tell=tell, clock=clock, every=wanted.memory_every),
         "every": wanted.every,
+        "scaled": any(isinstance(one, StatefulState) and _scales(one.thing) for one in components),
     }
     if optimizers:
         parts["gradients"] = Gradients(
@@ -150,10 +151,16 @@ def _vital_parts(
         )
     if settings.alarms is not None:
         limits = _limits(settings.alarms)
-        parts["detectors"] = Detectors(limits, scaled=scaled, which=settings.alarms.which, seen=past.seen)
+        parts["detectors"] = Detectors(limits, which=settings.alarms.which, seen=past.seen)
         if settings.on_divergence != "ignore":
             parts["judge"] = Judge(hold=settings.health.hold, confirm=settings.health.confirm, limits=limits)
     return parts
+
+
+def _scales(thing: Any) -> bool:
+    """Whether it is torch's GradScaler, or one that is made like it, and is switched on."""
+    alike = all(callable(getattr(thing, name, None)) for name in ("scale", "get_scale", "update"))
+    return alike and bool(getattr(thing, "is_enabled", lambda: True)())
 
 
 def _limits(alarms: config.Alarms) -> Limits:

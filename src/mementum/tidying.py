@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 
+from mementum.catalog import facts
 from mementum.catalog.catalog import Catalog
 from mementum.catalog.rebuild import learn, refresh
 from mementum.clock import Clock
@@ -14,7 +15,7 @@ from mementum.errors import MementumError, Superseded
 from mementum.events import Emit, Failed
 from mementum.journal import Journal
 from mementum.pruning import prune, sweep
-from mementum.records import Verdict
+from mementum.records import Entry, Verdict
 from mementum.storage.store import Home
 
 # After a takeover from an attempt that may live, its leftovers stay for so long: within it an attempt that lives comes
@@ -58,8 +59,11 @@ class Tidying:
         try:
             require_newest()
             with self._turn:
+                self._journal.catch_up()
                 self._learn()
                 self._prune()
+                if self._journal.catch_up():  # there is room on the disk again
+                    self._learn()
                 self._sweep_when_due()
         except Superseded:
             raise
@@ -86,12 +90,17 @@ class Tidying:
         self._journal.unlearnt = False
 
     def _prune(self) -> None:
-        entries = self._catalog.entries(self._home)
+        entries = tuple(map(self._as_known, self._catalog.entries(self._home)))
         verdicts = tuple(self._spared(verdict) for verdict in retain(entries, self._retention))
         for verdict in verdicts:
             if not verdict.keep:
                 self._journal.append("removed", verdict.id, None, {"reason": verdict.reason})
         prune(verdicts, entries, home=self._home, store=self._store, catalog=self._catalog, emit=self._emit)
+
+    def _as_known(self, entry: Entry) -> Entry:
+        """With what the journal could not take yet. Pins that were given up hold until it can."""
+        late = facts.known(fact for fact in self._journal.waiting if fact.checkpoint == entry.manifest.id)
+        return replace(entry, judged=late.judged or entry.judged, pinned=entry.pinned or late.pinned)
 
     def _spared(self, verdict: Verdict) -> Verdict:
         why = self._protected.get(verdict.id)

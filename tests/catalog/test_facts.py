@@ -103,6 +103,7 @@ def test_of_each_kind_the_later_fact_holds() -> None:
     pin = told("pin", why="before step 9", by="flight recorder")
     assert facts.known([pin]).pinned == "before step 9 (flight recorder)"
     assert facts.known([pin, told("unpin")]).pinned is None
+    assert facts.known([told("pin", why="old"), told("unpin", by="flight recorder")]).pinned is None
     assert facts.known([told("unpin"), told("pin", why="mine")]).pinned == "mine"
     assert facts.known([told("damaged", what="x"), told("verified")]).damaged is None
     everything = facts.known([suspect, pin, told("damaged", what="x"), told("cost", health="clean")])
@@ -124,3 +125,43 @@ def test_what_nobody_understands_of_a_state_does_not_leave_it_clean(values: dict
 def test_reasons_that_were_not_given() -> None:
     assert facts.health_of(told("health", health="diverged")) == (Health.DIVERGED, "no reason was given")
     assert facts.known([told("pin")]).pinned == "no reason was given"
+
+
+def test_a_pin_holds_until_its_own_owner_takes_it_back() -> None:
+    mine, yours = told("pin", why="for the paper", by="me"), told("pin", why="I look at it", by="you")
+    its, undone = told("pin", why="before step 9", by=facts.RECORDER), told("unpin", by=facts.RECORDER)
+    both = facts.known([its, mine])
+    assert (both.pinned, both.pinned_by) == ("for the paper (me)", {"me", facts.RECORDER})
+    assert facts.known([mine, its, undone]).pinned == "for the paper (me)"
+    assert facts.known([mine, its, told("unpin", by="me")]).pinned == "before step 9 (flight recorder)"
+    assert facts.known([mine, yours, told("unpin", by="me")]).pinned_by == {"you"}
+    assert facts.known([mine, undone, told("unpin", by="you")]).pinned_by == {"me"}
+    assert facts.known([mine, told("unpin", by="me")]) == facts.Known()
+
+
+def at(time: str, name: str) -> Fact:
+    return Fact(kind=name, time=time)
+
+
+ONE_JOURNAL, NEXT_JOURNAL = "journal/0002.jsonl", "journal/0010.jsonl"
+
+
+@pytest.mark.parametrize(
+    ("rows", "wanted"),
+    [
+        ([(ONE_JOURNAL, 1, at("7", "b")), (ONE_JOURNAL, 0, at("9", "a"))], "ab"),  # the clock was set back
+        ([(NEXT_JOURNAL, 0, at("1", "b")), (ONE_JOURNAL, 0, at("5", "a"))], "ab"),  # by attempts, not by names
+        ([("journal/10000.jsonl", 0, at("1", "b")), ("journal/9999.jsonl", 0, at("5", "a"))], "ab"),
+        ([("facts/x.json", 0, at("3", "b")), (ONE_JOURNAL, 0, at("1", "a")), (ONE_JOURNAL, 1, at("4", "c"))], "abc"),
+        ([("facts/x.json", 0, at("3", "b")), ("facts/y.json", 0, at("2", "a"))], "ab"),
+        (
+            [("facts/x.json", 0, at("2", "a")), ("facts/y.json", 0, at("2", "c")), ("facts/x.json", 1, at("2", "b"))],
+            "abc",
+        ),
+        # A person's fact of 5, and a journal whose clock went from 9 to 2: what a person has said comes after.
+        ([("facts/x.json", 0, at("5", "c")), (ONE_JOURNAL, 0, at("9", "a")), (ONE_JOURNAL, 1, at("2", "b"))], "abc"),
+        ([], ""),
+    ],
+)
+def test_the_order_in_which_facts_became_known(rows: list[tuple[str, int, Fact]], wanted: str) -> None:
+    assert "".join(fact.kind for fact in facts.in_order(rows)) == wanted

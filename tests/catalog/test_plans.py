@@ -25,6 +25,7 @@ PLAN = Plan(
     lr_scale=0.5,
     after_seq=7,
     attempt=3,
+    behind=("c3", "c4"),
     why="the loss rose",
     time="2026-01-01T00:00:01.000000Z",
 )
@@ -60,6 +61,27 @@ def test_the_newest_holds_and_can_be_taken_back(store: LocalStore) -> None:
     # An attempt is later than the one before it, whatever the clock of its machine says.
     plans.write(store, "r4", replace(later, attempt=4, time="2020-01-01T00:00:00.000000Z"))
     assert plans.newest(store) is not None
+
+
+@pytest.mark.parametrize(
+    ("own_attempt", "taken_back", "holds"),
+    [
+        (3, None, True),  # what a process does that was there already is not what the next start was asked for
+        (3, False, True),
+        (3, True, False),
+        (4, None, False),  # of one that has begun with it
+        (4, False, True),
+    ],
+)
+def test_one_by_hand_holds_whatever_those_plan_that_were_there(
+    own_attempt: int, taken_back: bool | None, holds: bool
+) -> None:
+    by_hand = replace(PLAN, by_hand=True, target="c0")
+    own = replace(PLAN, attempt=own_attempt, time="2026-01-01T00:00:02.000000Z")
+    told: list[Plan | Cancelled] = [by_hand, own]
+    if taken_back is not None:
+        told.append(Cancelled(attempt=own_attempt, by_hand=taken_back, time="2026-01-01T00:00:03.000000Z"))
+    assert plans.newest_of(told) == (by_hand if holds else own)
 
 
 def test_nothing_is_written_over(store: LocalStore) -> None:

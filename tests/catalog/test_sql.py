@@ -116,7 +116,7 @@ def test_late_metrics_are_the_steps_own_and_the_latest_counts(catalog: SqlCatalo
     told = [fact("metrics", 9, step=10, acc=0.9), fact("metrics", 3, step=10, acc=0.3, nan=float("inf"))]
     catalog.learn(HOME, "a", [*told, fact("cost", 10, step=10, acc=7.0), fact("metrics", 1, step=11, acc=1.0)], size=1)
     assert [entry.metrics for entry in catalog.entries(HOME)] == [
-        {"loss": 0.5, "acc": 0.9, "nan": float("inf")},
+        {"loss": 0.5, "acc": 0.3, "nan": float("inf")},  # the line that came later, whatever its time
         {"loss": 0.5},
     ]
     assert catalog.entries(HOME)[0].manifest.metrics == {"loss": 0.5}
@@ -148,7 +148,7 @@ def test_health_and_pins_count_whichever_is_known_first(catalog: SqlCatalog, fir
         catalog.add(HOME, manifest(1), "f")
     suspect = fact("health", 5, checkpoint="c1", health="suspect", why="the loss jumped", onset=9)
     catalog.learn(HOME, "journal/0001.jsonl", [suspect, fact("pin", 6, checkpoint="c1", why="kept")], size=1)
-    catalog.learn(HOME, "journal/0002.jsonl", [fact("health", 4, checkpoint="c1", health="clean")], size=1)
+    catalog.learn(HOME, "facts/b.json", [fact("health", 4, checkpoint="c1", health="clean")], size=1)
     if first == "facts":
         catalog.add(HOME, manifest(1), "f")
     (entry,) = catalog.entries(HOME)
@@ -158,6 +158,27 @@ def test_health_and_pins_count_whichever_is_known_first(catalog: SqlCatalog, fir
     catalog.learn(HOME, "facts/a.json", [calm, fact("unpin", 7, checkpoint="c1")], size=1)
     (entry,) = catalog.entries(HOME)
     assert (entry.health, entry.judged_why, entry.pinned) == (Health.CLEAN, "calm since step 20", None)
+
+
+def test_an_older_line_does_not_hold_because_the_clock_went_back(catalog: SqlCatalog) -> None:
+    catalog.add(HOME, manifest(1), "f")
+    told = [fact("health", 50, checkpoint="c1", health="clean"), fact("health", 5, checkpoint="c1", health="diverged")]
+    catalog.learn(HOME, "journal/0002.jsonl", told, size=1)
+    assert catalog.entries(HOME)[0].health is Health.DIVERGED
+    catalog.learn(HOME, "journal/0010.jsonl", [fact("health", 1, checkpoint="c1", health="suspect")], size=1)
+    assert catalog.entries(HOME)[0].health is Health.SUSPECT
+
+
+def test_each_takes_back_its_own_pin_alone(catalog: SqlCatalog) -> None:
+    catalog.add(HOME, manifest(1), "f")
+    mine, its = fact("pin", 1, checkpoint="c1", why="for the paper", by="me"), fact("pin", 2, checkpoint="c1", why="x")
+    catalog.learn(HOME, "facts/a.json", [mine], size=1)
+    catalog.learn(HOME, "journal/0001.jsonl", [its], size=1)
+    (entry,) = catalog.entries(HOME)
+    assert (entry.pinned, entry.pinned_by) == ("for the paper (me)", {"me", "flight recorder"})
+    catalog.learn(HOME, "journal/0001.jsonl", [its, fact("unpin", 3, checkpoint="c1")], size=2)
+    (entry,) = catalog.entries(HOME)
+    assert (entry.pinned, entry.pinned_by) == ("for the paper (me)", {"me"})
 
 
 def test_no_fact_makes_clean_what_is_not_finite(catalog: SqlCatalog) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 import pytest
 
-from mementum.decide.lineage import lineage
+from mementum.decide.lineage import lineage, with_siblings
 from mementum.records import Entry, Granularity, Health, Manifest
 
 
@@ -94,3 +95,21 @@ def test_random_trees_are_followed_to_their_roots(rng: Random) -> None:
             expected.append(at)
             at = parents[at]
         assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("left", "expected"),
+    [
+        ((), [6, 5, 4, 2, 1]),  # 4 lay in memory when 5 was saved
+        (((4, 20),), [6, 5, 2, 1]),  # a rollback went back behind it
+        (((4, 40),), [6, 5, 4, 2, 1]),  # one that went back to it
+        (((2, 10),), [6, 5, 4, 2, 1]),  # one from before it
+    ],
+)
+def test_what_was_saved_between_is_of_the_branch_too(left: tuple[tuple[int, int], ...], expected: list[int]) -> None:
+    other = entry(3, 2)
+    other = replace(other, manifest=replace(other.manifest, attempt=2))
+    later = entry(7, 4, step=70)
+    entries = [entry(1, None), entry(2, 1), other, entry(4, 2), entry(5, 2), entry(6, 5), later]
+    found = with_siblings(lineage(entries, "c006"), entries, left)
+    assert [one.manifest.seq for one in found] == expected

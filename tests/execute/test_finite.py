@@ -27,9 +27,10 @@ TORCH = {name: getattr(torch, name) for name in PATTERNS if hasattr(torch, name)
 HIGHEST = {"float16": 16, "bfloat16": 64, "float32": 64, "float64": 512}  # powers of two that are the first too large
 
 
-def sound(tensor: torch.Tensor, *, infinities: bool = False) -> bool:
+def sound(tensor: torch.Tensor, *, squares: bool = False, infinities: bool = False) -> bool:
     stream = tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data
-    return is_sound(stream, 0, len(stream), str(tensor.dtype).removeprefix("torch."), infinities=infinities)
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    return is_sound(stream, 0, len(stream), dtype, squares=squares, infinities=infinities)
 
 
 def is_large(name: str, number: torch.Tensor) -> bool:
@@ -50,7 +51,9 @@ def test_every_pattern_of_a_small_kind(name: str) -> None:
     raw, width = bits.view(np.uint8).data, PATTERNS[name].width
     for one in asked:
         place, number = one * width, numbers[one]
-        assert is_sound(raw, place, place + width, name) == (bool(torch.isfinite(number)) and not is_large(name, number))
+        finite = bool(torch.isfinite(number))
+        assert is_sound(raw, place, place + width, name) == finite
+        assert is_sound(raw, place, place + width, name, squares=True) == (finite and not is_large(name, number))
         assert is_sound(raw, place, place + width, name, infinities=True) == (not bool(torch.isnan(number)))
 
 
@@ -72,13 +75,13 @@ def test_the_largest_whose_square_is_finite(name: str) -> None:
     bound = torch.tensor(2.0 ** HIGHEST[name], dtype=torch.float64).to(TORCH[name])
     below = torch.nextafter(bound, torch.zeros((), dtype=TORCH[name]))
     tensor = torch.full((4096,), float(below), dtype=torch.float64).to(TORCH[name])
-    assert sound(tensor)
-    assert sound(-tensor)
-    assert sound(torch.cat([tensor, -tensor]))
+    for part in (tensor, -tensor, torch.cat([tensor, -tensor])):
+        assert sound(part, squares=True)
     assert bool(below.square().isfinite()) or name == "float16"  # whose numbers come near its end in training
     for sign in (1, -1):
         tensor[77] = sign * bound
-        assert not sound(tensor)
+        assert not sound(tensor, squares=True)
+        assert sound(tensor) == bool(tensor.isfinite().all())
         assert sound(tensor, infinities=True)
     smallest = torch.full((9,), 5e-324, dtype=torch.float64).to(TORCH[name])
     assert sound(torch.cat([smallest, -smallest, torch.zeros(3, dtype=TORCH[name]) * -1]))
@@ -185,6 +188,18 @@ def test_a_parameter_or_a_moment(made: Made, name: str, tensor: object, value: f
     with torch.no_grad():
         tensor(made).view(-1)[-1] = value
     assert made.bad() == name
+
+
+def test_squares_of_gradients_may_be_large_and_parameters_may_not(made: Made) -> None:
+    large = 2.0**70
+    with torch.no_grad():
+        made.optimizer.state[made.net.odd]["exp_avg_sq"][0] = large
+    assert made.bad() is None
+    assert infinite(made.components) == set()
+    with torch.no_grad():
+        made.net.odd[0] = -large
+    assert made.bad() == "the square of model.odd"
+    assert infinite(made.components) == {"model.odd"}
 
 
 def test_what_a_task_began_with_is_meant_unless_it_is_nan(made: Made) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mementum.errors import MementumError, UnknownFormat
-from mementum.execute.head import Headed, Still, Told, parse, render, render_plan
+from mementum.execute.head import Doubt, Headed, Still, Told, parse, render, render_plan
 from mementum.execute.plan import FileLayout, plan
-from mementum.records import Block, DataFile, Granularity, Reach, Save
+from mementum.records import Block, DataFile, Granularity, Health, Reach, Save
 
 FACTS = {"model": [("b", "float32", (3,), 4, 12), ("w", "bfloat16", (2, 5), 2, 20), ("base", "int8", (7,), 1, 7)]}
 OTHERS = {"optimizer": [("state/w/exp_avg", "float32", (2, 5), 4, 40), ("state/w/step", "float32", (), 4, 4)]}
@@ -152,3 +153,23 @@ def test_a_head_of_before_causes_were_told_is_read() -> None:
     fields = json.loads(first)
     del fields["cause"]
     assert parse(json.dumps(fields).encode() + b"\n" + rest).told.save.cause == "interval"
+
+
+@pytest.mark.parametrize("health", [Health.SUSPECT, Health.DIVERGED])
+def test_what_was_in_doubt_comes_back(health: Health) -> None:
+    doubt = Doubt(health=health, onset=65, why="the loss rose by 9 of its spreads\nat step 70")
+    told = replace(TOLD, doubt=doubt)
+    head = render(told, PLANNED, b"{}")
+    assert parse(head).told == told
+    assert b'"doubt"' in head
+    assert b'"doubt"' not in render(TOLD, PLANNED, b"{}")  # a clean one says nothing
+    assert parse(render(TOLD, PLANNED, b"{}")).told.doubt is None
+
+
+@pytest.mark.parametrize("doubt", [b'["ill",65,"w"]', b'["suspect",65]', b"7", b'"suspect"'])
+def test_a_doubt_that_says_nothing_known_is_no_head(doubt: bytes) -> None:
+    told = replace(TOLD, doubt=Doubt(health=Health.SUSPECT, onset=65, why="w"))
+    head = render(told, PLANNED, b"{}")
+    assert head.count(b'["suspect",65,"w"]') == 1
+    with pytest.raises(UnknownFormat):
+        parse(head.replace(b'["suspect",65,"w"]', doubt))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import random
 import signal
@@ -16,8 +17,9 @@ import numpy as np
 import pytest
 
 import mementum
+from mementum.clock import ManualClock, SystemClock
 from mementum.events import Event
-from mementum.execute.leftovers import Left, leftovers, stale
+from mementum.execute.leftovers import LOCK_WAIT_S, LOOK_S, Left, leftovers, stale
 from mementum.execute.slot_file import FLAG_AT
 from mementum.execute.slots import Slots, name_of
 
@@ -222,3 +224,31 @@ def test_all_tasks_are_shown_and_none_is_touched(shm: Path) -> None:
     assert len(os.listdir(shm)) == 3
     living.close()
     assert list(stale(str(shm / "none"))) == []
+
+
+def locked_by_a_child(shm: Path, path: str, *, for_s: float) -> subprocess.Popen[bytes]:
+    """A process that was forked with the slot's lock, and has it until it ends."""
+    with open(path, "rb+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return subprocess.Popen(("sleep", str(for_s)), pass_fds=(file.fileno(),))
+
+
+def test_a_moment_is_waited_for_a_child_of_the_dead_that_has_their_lock(shm: Path) -> None:
+    path, clock = leave(shm, 4), SystemClock()
+    with locked_by_a_child(shm, path, for_s=0.5):
+        assert leftovers(str(shm), KEY) == ()
+        assert leftovers(str(shm), KEY, is_dead=lambda attempt: False, clock=clock) == ()
+        (left,) = leftovers(str(shm), KEY, is_dead=lambda attempt: attempt == 1, clock=clock)
+    assert left.stamp is not None
+    left.remove()
+
+
+def test_no_longer_than_that_is_waited_for_all_of_them(shm: Path) -> None:
+    """By a clock that only the waiting moves."""
+    path, clock = leave(shm, 4), ManualClock()
+    with locked_by_a_child(shm, path, for_s=60.0) as child:
+        assert leftovers(str(shm), KEY, is_dead=lambda attempt: True, clock=clock) == ()
+        child.kill()
+    assert LOCK_WAIT_S <= clock.monotonic() < LOCK_WAIT_S + 2 * LOOK_S
+    (left,) = leftovers(str(shm), KEY)
+    left.remove()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -240,3 +241,47 @@ def test_a_waiting_save_makes_room_only_for_one_that_is_worth_as_much() -> None:
 def test_what_is_exact_and_what_comes_once_is_worth_more() -> None:
     weights = Save(reason="r", granularity=Granularity.WEIGHTS, cause="epoch")
     assert [rank_of(weights), rank_of(Save(reason="r")), rank_of(Save(reason="r", cause="asked"))] == [0, 1, 2]
+
+
+def test_what_is_kept_goes_before_the_one_that_waits_and_takes_nobodys_place(worker: Worker, told: Told) -> None:
+    gate = Gate(worker)
+    worker.submit(told.job("first"))
+    worker.keep(told.job("kept"))
+    worker.keep(told.job("kept too"))
+    assert worker.saves_in_flight == 4
+    worker.submit(told.job("second"))
+    assert told.done == ["first cancelled"]
+    assert worker.cancel_waiting()
+    assert not worker.cancel_waiting()  # what is kept is not to be had
+    gate.open()
+    assert worker.drain(LONG_S)
+    assert told.done == ["first cancelled", "second cancelled", "kept", "kept too"]
+
+
+def test_what_is_kept_is_done_at_once_where_nothing_is_in_flight(worker: Worker, told: Told) -> None:
+    worker.keep(told.job("kept"))
+    assert worker.drain(LONG_S)
+    assert (told.done, worker.saves_in_flight) == (["kept"], 0)
+
+
+def test_one_that_waits_may_become_kept(worker: Worker, told: Told) -> None:
+    gate = Gate(worker)
+    waiting = told.job("waiting")
+    worker.submit(replace(waiting, id="w"))
+    worker.keep_waiting("another")
+    worker.keep_waiting("w")
+    worker.submit(told.job("newer"))
+    worker.submit(told.job("newest"))
+    gate.open()
+    assert worker.drain(LONG_S)
+    assert told.done == ["newer cancelled", "waiting", "newest"]
+
+
+def test_a_kept_one_that_fails_leaves_those_behind_it(worker: Worker, told: Told) -> None:
+    gate = Gate(worker)
+    worker.keep(told.job("kept", ValueError("full")))
+    worker.submit(told.job("waiting"))
+    gate.open()
+    assert worker.drain(LONG_S)
+    assert told.done == ["kept", "waiting"]
+    assert [event.what for event in told.events if isinstance(event, Failed)] == ["the save of kept"]

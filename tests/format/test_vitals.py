@@ -53,7 +53,7 @@ def test_rows_come_back() -> None:
 
 def test_every_field_of_the_record_has_a_column() -> None:
     # Whether it was the loss that was no number is for the detectors of that very step.
-    assert {field.name for field in fields(Vitals)} - {"loss_finite"} == {*vitals.VALUES, "step", "finite"}
+    assert {field.name for field in fields(Vitals)} - {"loss_finite", "held_back"} == {*vitals.VALUES, "step", "finite"}
     assert vitals.ROW.size == 88
 
 

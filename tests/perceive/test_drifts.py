@@ -98,6 +98,7 @@ def test_updates_that_vanish_at_the_same_learning_rate_are_told() -> None:
     sign = signs[-1]
     assert sign is not None
     assert sign.text == "updates vanish: 1e-06 of the weights a step, 0.001 of what is usual at this learning rate"
+    assert not sign.spoils
 
 
 def test_updates_that_go_down_with_the_learning_rate_are_nothing() -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from mementum.perceive.gradients import GradientReading, Gradients
+from mementum.perceive.gradients import FULL_EVERY, GradientReading, Gradients
 from mementum.perceive.sample import BLOCK
 
 Named = dict[int, str]
@@ -360,3 +360,28 @@ def test_on_a_device_nobody_waits() -> None:
     assert last.update_ratio is not None
     assert last.curvature is not None
     assert any(reading is not None for reading in seen)
+
+
+def test_the_ratio_of_updates_follows_the_learning_rate() -> None:
+    """It is read once in twenty steps, and a schedule goes on."""
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    gradients = Gradients({"optimizer": optimizer}, {})
+
+    def ratio() -> float | None:
+        optimizer.zero_grad()
+        model(torch.randn(8, 4)).pow(2).mean().backward()
+        optimizer.step()
+        reading = gradients.take()
+        assert reading is not None
+        return reading.update_ratio
+
+    seen = [ratio() for _ in range(FULL_EVERY)]
+    before = seen[-1]
+    assert before is not None
+    optimizer.param_groups[0]["lr"] = 1e-1
+    assert ratio() == pytest.approx(100 * before)
+    gradients.forget()
+    assert ratio() is None
+    gradients.close()

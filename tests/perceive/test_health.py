@@ -20,12 +20,12 @@ SPREAD = 0.05
 class Eyes:
     """A run's vital signs, detectors and judge, as perception holds them."""
 
-    def __init__(self, *, hold: int = 100, confirm: int = 50, scaled: bool = False) -> None:
-        self.signs, self.detectors = VitalSigns(), Detectors(scaled=scaled)
+    def __init__(self, *, hold: int = 100, confirm: int = 50, steps: bool = True) -> None:
+        self.signs, self.detectors, self.steps = VitalSigns(), Detectors(), steps
         self.judge = Judge(hold=hold, confirm=confirm)
 
     def look(self, step: int, loss: float | None, norm: float | None = None) -> Diagnosis:
-        vitals = self.signs.observe(step, at_s=float(step), loss=loss, grad_norm=norm)
+        vitals = self.signs.observe(step, at_s=float(step), loss=loss, grad_norm=norm, stepped=self.steps)
         self.detectors.look(vitals)
         return self.judge.look(vitals, self.detectors.signs)
 
@@ -93,6 +93,35 @@ def test_a_loss_that_comes_back_in_30_steps_is_clean_again_after_the_hold() -> N
     assert opened < BEGAN + 6
 
 
+@pytest.mark.parametrize(("every", "gap"), [(1, 1), (5, 1), (10, 1), (1, 5), (1, 10)])
+def test_a_spike_that_is_over_has_not_diverged_however_rarely_it_is_looked_at(every: int, gap: int) -> None:
+    """30 steps. `every`: steps from one look to the next; `gap`: from one loss to the next."""
+    for seed in range(5):
+        eyes, values = Eyes(), losses(2600, seed)
+        values[1990:2021] += 4.0
+        looked = [step for step in range(2600) if step % every == 0]
+        told = [(step, eyes.look(step, None if step % gap else float(values[step]))) for step in looked]
+        (opened, suspect), (ended, clean) = changes(told)
+        assert (suspect, clean) == (Health.SUSPECT, Health.CLEAN)
+        assert 1990 <= opened < ended <= 2021 + 100 + 16 * max(every * gap, 2)
+
+
+def test_a_single_bad_one_of_few_losses_is_no_divergence() -> None:
+    for seed in range(5):
+        eyes, values = Eyes(), losses(2600, seed)
+        values[2000] += 6.0
+        told = [(step, eyes.look(step, None if step % 25 else float(values[step]))) for step in range(2600)]
+        assert [health for _, health in changes(told)] == [Health.SUSPECT, Health.CLEAN]
+
+
+def test_few_losses_that_stay_up_have_diverged_and_are_not_taken_for_calm() -> None:
+    eyes, values = Eyes(), losses(2600)
+    values[1960:] += 4.0
+    told = [(step, eyes.look(step, None if step % 50 else float(values[step]))) for step in range(2600)]
+    assert [health for _, health in changes(told)] == [Health.SUSPECT, Health.DIVERGED]
+    assert (told[-1][1].onset or 0) <= 1950
+
+
 def test_one_bad_batch_opens_nothing() -> None:
     values = losses(600)
     values[BEGAN] += 25 * SPREAD
@@ -128,7 +157,7 @@ def test_a_suspect_state_that_is_not_finite_has_diverged() -> None:
 
 
 def test_overflows_of_a_loss_scale_open_nothing() -> None:
-    eyes = Eyes(scaled=True)
+    eyes = Eyes(steps=False)
     for step, loss in enumerate(losses(500)):
         norm = float("inf") if step % 40 < 3 else 1.0
         assert eyes.look(step, float(loss), norm).health is Health.CLEAN

@@ -49,6 +49,14 @@ def test_more_than_the_limit_is_dropped() -> None:
     assert late.put(9, torch.tensor(1.0))
 
 
+def test_what_is_forgotten_does_not_come() -> None:
+    late: Late[int] = Late()
+    late.put(1, torch.tensor(1.0))
+    late.forget()
+    late.put(2, torch.tensor(2.0))
+    assert late.ready() == [(2, (2.0,))]
+
+
 @needs_gpu
 def test_values_of_a_device_come_in_order_and_nobody_waits(no_sync: None) -> None:
     late: Late[int] = Late()

@@ -116,6 +116,25 @@ def test_snapshots_that_memory_does_not_keep_are_offered_no_more_until_the_disk_
     assert len(seen.look().standings) == 2
 
 
+def test_writing_down_an_older_state_is_charged_and_puts_no_work_out_of_risk() -> None:
+    plain, seen = Seen(), Seen()
+    for one in (plain, seen):
+        one.look()
+        one.perception.ended(one.save(Reach.REBOOT), durable=True)
+        one.look()
+    seen.perception.taken("kept", Save(reason="r", reach=Reach.REBOOT, cause="kept"))
+    before, under_way = plain.look(), seen.look()
+    assert under_way.standings == before.standings  # neither in flight nor newer
+    assert (under_way.saves_since_exact, under_way.since_exact_s) == (before.saves_since_exact, before.since_exact_s)
+    assert lost_left(under_way) == pytest.approx(lost_left(before) - LOST_S)
+    seen.perception.ended("kept", durable=True)
+    cost = {"lost_s": None, "blocked_s": 0.0, "snapshot_s": 0.0, "durable_s": 0.0, "written": 1000}
+    seen.perception.measured("kept", cost)
+    before, over = plain.look(), seen.look()
+    assert over.standings == before.standings  # what a save of now costs is known as before
+    assert lost_left(over) == pytest.approx(lost_left(before))
+
+
 def test_a_save_of_a_reach_that_is_not_offered_is_not_counted() -> None:
     seen = Seen(Reach.REBOOT)
     before = lost_left(seen.look())

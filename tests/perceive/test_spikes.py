@@ -116,7 +116,7 @@ def test_a_layer_is_told_when_it_stays_out_of_order() -> None:
 
 
 def test_what_is_not_finite_is_told_at_once() -> None:
-    detector = NonFinite(Limits(), scaled=False)
+    detector = NonFinite(Limits())
     assert detector.look(vitals(loss=2.0)) is None
     gradient = detector.look(vitals(loss=2.0, finite=False))
     loss = detector.look(vitals(finite=False, loss_finite=False))
@@ -130,26 +130,28 @@ def test_what_is_not_finite_is_told_at_once() -> None:
 
 
 def test_where_no_loss_was_ever_given_either_may_be_meant() -> None:
-    sign = NonFinite(Limits(), scaled=False).look(vitals(finite=False))
+    sign = NonFinite(Limits()).look(vitals(finite=False))
     assert sign is not None
     assert sign.text == "the loss or a gradient is not finite"
 
 
 def test_the_overflows_of_a_loss_scale_are_no_trouble_until_they_do_not_end() -> None:
-    detector = NonFinite(Limits(), scaled=True)
-    row = [detector.look(vitals(loss=2.0, finite=False)) for _ in range(15)]
+    detector = NonFinite(Limits())
+    row = [detector.look(vitals(loss=2.0, finite=False, held_back=True)) for _ in range(15)]
     assert row == [None] * 15
     assert detector.look(vitals(loss=2.0)) is None
-    row = [detector.look(vitals(loss=2.0, finite=False)) for _ in range(16)]
+    row = [detector.look(vitals(loss=2.0, finite=False, held_back=True)) for _ in range(16)]
     assert row[:15] == [None] * 15
     assert row[15] is not None
     assert row[15].text == "gradients are not finite at 16 steps in a row"
 
 
 def test_a_loss_scale_excuses_no_loss() -> None:
-    detector = NonFinite(Limits(), scaled=True)
+    detector = NonFinite(Limits())
     detector.look(vitals(loss=2.0))
-    assert detector.look(vitals(finite=False)) is None  # a step without a loss, whose gradients overflow by design
+    assert (
+        detector.look(vitals(finite=False, held_back=True)) is None
+    )  # a step without a loss, whose gradients overflow by design
     sign = detector.look(vitals(finite=False, loss_finite=False))
     assert sign is not None
     assert sign.text == "the loss is not finite"

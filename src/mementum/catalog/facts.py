@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
+from itertools import accumulate
 from typing import Any
 
 from mementum.errors import MementumError
@@ -11,6 +13,8 @@ from mementum.format import typed_json
 from mementum.records import Fact, Health, record
 
 STEP_END = 1 << 62  # a step of ours is below it
+JOURNAL = re.compile(r"journal/(\d+)\.jsonl")
+RECORDER = "flight recorder"  # whose a pin is that does not say whose it is
 JUDGING = ("health", "pin", "unpin", "damaged", "verified")  # kinds of facts that say something of one checkpoint
 
 
@@ -22,7 +26,8 @@ class Known:
     verified: str | None = None
     judged: Health | None = None
     judged_why: str | None = None
-    pinned: str | None = None
+    pinned: str | None = None  # a person's reason, where there is one
+    pinned_by: frozenset[str] = frozenset()
 
 
 def journal_key(attempt: int) -> str:
@@ -53,8 +58,10 @@ def parse(data: bytes | memoryview) -> tuple[Fact, ...]:
 
 def known(facts: Iterable[Fact]) -> Known:
     """What facts of one checkpoint say, in the order in which they became known: of each kind the later one holds. A
-    checkpoint whose disk came back may be found whole again, and one that was suspect may be clean after all."""
+    checkpoint whose disk came back may be found whole again, and one that was suspect may be clean after all. Of a pin,
+    only what its own owner says counts."""
     found: dict[str, Any] = {}
+    pins: dict[str, str] = {}  # reasons by owner
     for fact in facts:
         match fact.kind:
             case "damaged":
@@ -64,10 +71,31 @@ def known(facts: Iterable[Fact]) -> Known:
             case "health":
                 found["judged"], found["judged_why"] = health_of(fact)
             case "pin":
-                found["pinned"] = _reason(fact)
+                pins[_owner(fact)] = _reason(fact)
             case "unpin":
-                found["pinned"] = None
-    return Known(**found)
+                pins.pop(_owner(fact), None)
+    pinned = next((why for owner, why in pins.items() if owner != RECORDER), pins.get(RECORDER))
+    return Known(**found, pinned=pinned, pinned_by=frozenset(pins))
+
+
+def in_order(told: Iterable[tuple[str, int, Fact]]) -> list[Fact]:
+    """Facts in the order in which they became known. Each comes with its source and its place in that.
+
+    In one source the place decides, and of journals the younger attempt's comes later, whatever the clock said: one
+    that was set back must not bring what was known earlier back to life. What is from outside of the journals stands
+    where its time puts it, and behind where such a clock leaves that open."""
+    groups: dict[str, list[tuple[int, int, Fact]]] = {}
+    for source, number, fact in told:
+        journal = JOURNAL.fullmatch(source)
+        row = (int(journal[1]) if journal else 0, number, fact)
+        groups.setdefault("" if journal else source, []).append(row)
+    ordered: list[tuple[tuple[str, str, int], Fact]] = []
+    for name, rows in groups.items():
+        rows.sort(key=lambda row: row[:2])
+        times = [*accumulate((fact.time for *_, fact in reversed(rows)), min)][::-1]  # none later than those after it
+        ordered += (((time, name, place), rows[place][2]) for place, time in enumerate(times))
+    ordered.sort(key=lambda one: one[0])
+    return [fact for _, fact in ordered]
 
 
 def health_of(fact: Fact) -> tuple[Health, str]:
@@ -77,6 +105,10 @@ def health_of(fact: Fact) -> tuple[Health, str]:
     except ValueError:
         return Health.SUSPECT, "what became known of its health cannot be read"
     return health, str(fact.values.get("why") or "no reason was given")
+
+
+def _owner(fact: Fact) -> str:
+    return str(fact.values.get("by") or RECORDER)
 
 
 def _reason(pin: Fact) -> str:

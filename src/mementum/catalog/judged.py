@@ -15,11 +15,10 @@ def judged(store: Store) -> Mapping[str, tuple[Health, str]]:
     The catalog says this of checkpoints. A snapshot in shared memory has an id and may be spoken of, and the catalog
     does not know it."""
     told = [
-        (fact.time, stat.key, number, fact)
+        (stat.key, number, fact)
         for prefix in ("journal/", "facts/")
         for stat in store.list(prefix)
         for number, fact in enumerate(facts.parse(store.get(stat.key)))
         if fact.kind == "health" and fact.checkpoint is not None
     ]
-    told.sort(key=lambda one: one[:3])
-    return {fact.checkpoint: facts.health_of(fact) for *_, fact in told if fact.checkpoint is not None}
+    return {fact.checkpoint: facts.health_of(fact) for fact in facts.in_order(told) if fact.checkpoint is not None}

@@ -24,7 +24,8 @@ class Plan:
     `skips` are all the detours after that step, and `lr_scale` multiplies the learning rates that were stored there.
     `number`: how many rollbacks of one trouble this one makes. Checkpoints with a sequence number above `after_seq`
     were saved when it was done. `attempt`: the newest one when the plan was made; it does the plan itself, unless it
-    was made `by_hand`, for the next one."""
+    was made `by_hand`, for the next one. `behind`: ids of the checkpoints that are left behind, which are marked when
+    it is done."""
 
     target: str
     step: int
@@ -37,15 +38,17 @@ class Plan:
     after_seq: int
     attempt: int
     by_hand: bool = False
+    behind: tuple[str, ...] = ()
     why: str
     time: str
 
 
 @record
 class Cancelled:
-    """The plans before it are not to be done."""
+    """The plans before it are not to be done: those `by_hand`, or those of processes."""
 
     attempt: int
+    by_hand: bool = False
     time: str
 
 
@@ -63,9 +66,20 @@ def plans(store: Store) -> tuple[Plan | Cancelled, ...]:
 
 
 def newest(store: Store) -> Plan | None:
-    """The newest plan, done or not; None if there is none, or it was taken back."""
-    found = plans(store)
-    return found[-1] if found and isinstance(found[-1], Plan) else None
+    """The plan that holds now, done or not; None if there is none, or all were taken back."""
+    return newest_of(plans(store))
+
+
+def newest_of(told: Iterable[Plan | Cancelled]) -> Plan | None:
+    """Of plans and what took them back, oldest first, the one that holds. One by hand is for the attempt after those
+    that were there when it was made: whatever plan one of these makes of its own meanwhile, it holds."""
+    standing: dict[bool, Plan] = {}
+    for one in told:
+        if isinstance(one, Plan):
+            standing[one.by_hand] = one
+        else:
+            standing.pop(one.by_hand, None)
+    return max(standing.values(), key=lambda plan: (plan.attempt, plan.by_hand), default=None)
 
 
 def is_pending(plan: Plan, saved: Iterable[tuple[int, int]]) -> bool:
@@ -79,7 +93,7 @@ def is_pending(plan: Plan, saved: Iterable[tuple[int, int]]) -> bool:
 
 def _fact(plan: Plan | Cancelled) -> Fact:
     if isinstance(plan, Cancelled):
-        return Fact(kind=CANCELLED, time=plan.time, values={"attempt": plan.attempt})
+        return Fact(kind=CANCELLED, time=plan.time, values={"attempt": plan.attempt, "by_hand": plan.by_hand})
     known = {"from_step": plan.from_step, "onset": plan.onset, "seen": plan.seen}
     values: dict[str, Any] = {name: value for name, value in known.items() if value is not None}
     values |= {
@@ -89,6 +103,7 @@ def _fact(plan: Plan | Cancelled) -> Fact:
         "after_seq": plan.after_seq,
         "attempt": plan.attempt,
         "by_hand": plan.by_hand,
+        "behind": list(plan.behind),
         "why": plan.why,
     }
     return Fact(kind=KIND, time=plan.time, checkpoint=plan.target, step=plan.step, values=values)
@@ -113,7 +128,7 @@ def plan_of(fact: Fact) -> Plan | Cancelled | None:
     values = fact.values
     attempt = _whole(values, "attempt")
     if fact.kind == CANCELLED and attempt is not None:
-        return Cancelled(attempt=attempt, time=fact.time)
+        return Cancelled(attempt=attempt, by_hand=values.get("by_hand") is True, time=fact.time)
     number, after_seq = _whole(values, "number"), _whole(values, "after_seq")
     skips, lr_scale = _detours(values.get("skips")), _factor(values.get("lr_scale"))
     if fact.kind != KIND or fact.checkpoint is None or fact.step is None or fact.step < 0:
@@ -132,6 +147,7 @@ def plan_of(fact: Fact) -> Plan | Cancelled | None:
         after_seq=after_seq,
         attempt=attempt,
         by_hand=values.get("by_hand") is True,
+        behind=_ids(values.get("behind")),
         why=str(values.get("why", "")),
         time=fact.time,
     )
@@ -150,6 +166,10 @@ def _detours(value: object) -> tuple[Detour, ...] | None:
             return None
         found.append(Detour(at_step=pair[0], groups=pair[1]))
     return tuple(found)
+
+
+def _ids(value: object) -> tuple[str, ...]:
+    return tuple(one for one in value if isinstance(one, str)) if isinstance(value, list | tuple) else ()
 
 
 def _whole(values: Mapping[str, Any], name: str) -> int | None:

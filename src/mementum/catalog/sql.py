@@ -14,6 +14,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import StaticPool
 
 from mementum.catalog import facts
+from mementum.catalog.branch import Branches
 from mementum.errors import MementumError, StoreError
 from mementum.format import manifest as manifests
 from mementum.format import typed_json
@@ -147,8 +148,14 @@ class SqlCatalog:
             late = _by(connection, home, ("metrics",), of_step, lambda row: row.step)
             judging = _by(connection, home, facts.JUDGING, of_one, lambda row: row.checkpoint)
         found = [(row.folder, _manifest(row.manifest)) for row in rows]
+        branches = Branches(manifest for _, manifest in found if manifest is not None)
         entries = [
-            _entry(folder, manifest, late.get(manifest.step, []), judging.get(manifest.id, []))
+            _entry(
+                folder,
+                manifest,
+                [fact for fact in late.get(manifest.step, []) if branches.holds(fact, manifest.id)],
+                judging.get(manifest.id, []),
+            )
             for folder, manifest in found
             if manifest is not None
         ]
@@ -214,14 +221,12 @@ def _by(
 ) -> dict[Any, list[Fact]]:
     """Facts by what they are of, in the order in which they became known."""
     rows = connection.execute(
-        sa.select(facts_table)
-        .where(which, facts_table.c.kind.in_(kinds), facts_table.c.home == home)
-        .order_by(facts_table.c.time, facts_table.c.source, facts_table.c.number)
+        sa.select(facts_table).where(which, facts_table.c.kind.in_(kinds), facts_table.c.home == home)
     )
-    found: dict[Any, list[Fact]] = {}
+    found: dict[Any, list[tuple[str, int, Fact]]] = {}
     for row in rows:
-        found.setdefault(key(row), []).append(_fact(row))
-    return found
+        found.setdefault(key(row), []).append((row.source, row.number, _fact(row)))
+    return {one: facts.in_order(told) for one, told in found.items()}
 
 
 def _manifest(text: str) -> Manifest | None:
@@ -246,6 +251,7 @@ def _entry(folder: str, manifest: Manifest, late: Sequence[Fact], judging: Seque
         judged=known.judged,
         judged_why=known.judged_why,
         pinned=known.pinned,
+        pinned_by=known.pinned_by,
     )
 
 

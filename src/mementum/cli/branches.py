@@ -110,9 +110,8 @@ def _done_by(
 ) -> Plan | None:
     """The plan by which an attempt began: the newest that was there for it, unless an earlier one had done it. What the
     attempt has saved first says for certain from where it came, as long as that is there."""
-    there = [plan for plan in made if plan.attempt < number]
-    plan = there[-1] if there else None
-    if not isinstance(plan, Plan):
+    plan = plans.newest_of(one for one in made if one.attempt < number)
+    if plan is None:
         return None
     source_id = mine[0].entry.manifest.parent if mine else plan.target
     if source_id != plan.target and (source_id is None or any(one.id == source_id for one in held)):

@@ -268,7 +268,9 @@ def rollback(
     lr_scale: Annotated[
         float, typer.Option("--lr-scale", metavar="X", help="Multiply the stored learning rates by X.")
     ] = 1.0,
-    force: Annotated[bool, typer.Option("--force", help="Go back to a checkpoint that is not clean, too.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also to one that is not clean, or past what memory alone has.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and write nothing.")] = False,
     cancel: Annotated[bool, typer.Option("--cancel", help="Take back the plan that no start has done yet.")] = False,
     as_json: AsJson = False,

@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from itertools import pairwise
 
 from mementum.catalog import facts, plans
 from mementum.catalog.address import SHOWN_MAX
-from mementum.catalog.plans import Cancelled, Plan
+from mementum.catalog.plans import Plan
 from mementum.catalog.tasks import TaskHome
 from mementum.cli.failing import warn
 from mementum.cli.reading import Contents
@@ -143,7 +142,13 @@ def _plans(store: Store, damage: list[Damage]) -> tuple[Plan, ...]:
     except MementumError as error:
         damage.append(Damage(key=plans.FOLDER, what=error.message))
         return ()
-    kept = [one for one, after in pairwise((*told, None)) if isinstance(one, Plan) and not isinstance(after, Cancelled)]
+    kept: list[Plan] = []
+    for one in told:
+        if isinstance(one, Plan):
+            kept.append(one)
+        else:
+            last = next((plan for plan in reversed(kept) if plan.by_hand is one.by_hand), None)
+            kept = [plan for plan in kept if plan is not last]
     return tuple(kept)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from mementum.records import Entry, Health
 
@@ -27,6 +27,27 @@ def lineage(entries: Sequence[Entry], newest_id: str) -> tuple[Entry, ...]:
         parent = at.manifest.parent
         at = None if parent is None else by_id.get(parent) or _before(by_id, parent, at)
     return tuple(line)
+
+
+def with_siblings(
+    line: Sequence[Entry], entries: Iterable[Entry], left: Iterable[tuple[int, int]]
+) -> tuple[Entry, ...]:
+    """`line`, and what the same attempts have saved between its checkpoints, newest step first, each id once.
+
+    A snapshot that lay in memory and was written later than its successor is nobody's parent, and yet a state of this
+    branch. `left`: of every rollback the newest sequence number when it was decided, and the step that it went back to;
+    what was saved by then of later steps is of a branch that was left."""
+    known = {entry.manifest.id: entry for entry in line}
+    behind = tuple(left)
+    newest: dict[int, list[tuple[int, int]]] = {}
+    for entry in line:
+        newest.setdefault(entry.manifest.attempt, []).append((entry.manifest.seq, entry.manifest.step))
+    for entry in entries:
+        seq, step = entry.manifest.seq, entry.manifest.step
+        followed = any(seq < one and step < at for one, at in newest.get(entry.manifest.attempt, ()))
+        if followed and not any(seq <= last and step > back_to for last, back_to in behind):
+            known.setdefault(entry.manifest.id, entry)
+    return tuple(sorted(known.values(), key=lambda entry: (entry.manifest.step, entry.order), reverse=True))
 
 
 def _before(by_id: dict[str, Entry], id: str, child: Entry | None) -> Entry | None:

@@ -8,13 +8,12 @@ from mementum.records import Diagnosis, Health, record
 
 PINS_KEPT = 2  # of troubles that are over: one to look at beside the newest, and no disk fills with old ones
 WORSE = (Health.CLEAN, Health.SUSPECT, Health.DIVERGED)
-OURS = "the newest state before step "  # how the reason of a pin of the flight recorder's begins
 
 
 @record
 class State:
     """A state of the run that was saved, or is being saved. `durable`: whether a disk has it. `unsound`: something in
-    it is not finite, whatever the vital signs say. `pinned`: why it stays, if it does."""
+    it is not finite, whatever the vital signs say. `pinned`: why the flight recorder lets it stay, if it does."""
 
     id: str
     step: int
@@ -97,10 +96,10 @@ def to_keep(diagnosis: Diagnosis, states: Iterable[State], within_reach: Collect
     if not before:
         return None
     newest = max(before, key=lambda state: (state.step, state.durable, state.id))
-    return Kept(state=newest, why=f"{OURS}{diagnosis.onset}, where {diagnosis.why}")
+    return Kept(state=newest, why=f"the newest state before step {diagnosis.onset}, where {diagnosis.why}")
 
 
 def given_up(states: Sequence[State]) -> tuple[State, ...]:
     """Those whose pin is given up now that a trouble has ended: all that were pinned for one but the newest few."""
-    ours = [state for state in states if state.pinned is not None and state.pinned.startswith(OURS)]
-    return tuple(sorted(ours, key=lambda state: state.id, reverse=True)[PINS_KEPT:])
+    pinned = [state for state in states if state.pinned is not None]
+    return tuple(sorted(pinned, key=lambda state: state.id, reverse=True)[PINS_KEPT:])

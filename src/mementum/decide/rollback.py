@@ -13,12 +13,14 @@ from mementum.records import Detour, Diagnosis, Entry, Granularity, Health, reco
 class Course:
     """What rollbacks have made of a run so far. `number`: how many the last trouble took, which was seen at step
     `seen`; the last of them went back to step `back_to`. `detours`: all of them, those that are behind the run too,
-    for a later rollback may go back behind them. The learning rates are `lr_scale` times those of the program."""
+    for a later rollback may go back behind them. `thrown`: so many groups of the one before the next step are thrown
+    away already. The learning rates are `lr_scale` times those of the program."""
 
     number: int = 0
     seen: int | None = None
     back_to: int | None = None
     detours: tuple[Detour, ...] = ()
+    thrown: int = 0
     lr_scale: float = 1.0
 
 
@@ -130,6 +132,7 @@ def plain(course: Course) -> dict[str, Any]:
         "seen": course.seen,
         "back_to": course.back_to,
         "detours": [[one.at_step, one.groups] for one in course.detours],
+        "thrown": course.thrown,
         "lr_scale": course.lr_scale,
     }
 
@@ -144,6 +147,7 @@ def course_of(stored: Mapping[str, Any] | None) -> Course:
             seen=stored["seen"],
             back_to=stored["back_to"],
             detours=tuple(Detour(at_step=at_step, groups=groups) for at_step, groups in stored["detours"]),
+            thrown=stored["thrown"],
             lr_scale=stored["lr_scale"],
         )
     except (KeyError, TypeError, ValueError) as cause:

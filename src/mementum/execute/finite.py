@@ -1,7 +1,9 @@
 """Finite: whether all numbers of a state that have to be finite are, read from the very bytes that are written.
 
-A number whose own square is infinite counts as one that is not finite: no training gets there, a flipped bit does, and a
-loss shows it only when that weight is used. A floating-point number is not finite if all bits of its exponent are set; it is infinite if no other bit is, else NaN.
+A parameter whose own square is infinite is as bad as one that is not finite: no training gets there, a flipped bit
+does, and a loss shows it only when that weight is used. What an optimizer remembers may be as large: squares of
+gradients are. A floating-point number is not finite if all bits of its exponent are
+set; it is infinite if no other bit is, else NaN.
 Bit patterns sort like the numbers that they are of, so the largest pattern of a stretch tells it for all of them: once
 as signed integers, for those above zero, and once as unsigned ones, for those below. That is exact in one pass, no sum
 can overflow in it, and it needs no memory.
@@ -12,6 +14,7 @@ Infinities may be meant, NaN never is: a tensor that holds infinities when a tas
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import IntEnum
 from types import MappingProxyType
 from typing import Any
 
@@ -31,7 +34,18 @@ from mementum.records import record
 PIECE = 1 << 20  # bytes looked at at once: the second look finds them in the processor's cache
 EMPTY: frozenset[str] = frozenset()
 
-Must = Callable[[str, str], bool]  # whether a tensor, by component and name, has to be finite
+SQUARE_OF = "the square of "  # how the name of what is not finite begins where its numbers themselves are
+
+
+class Want(IntEnum):
+    """What is asked of the numbers of a tensor."""
+
+    NOTHING = 0
+    FINITE = 1
+    SQUARES = 2  # that their squares are finite too
+
+
+Must = Callable[[str, str], Want]  # what is asked of a tensor, by component and name
 
 
 @record
@@ -66,22 +80,22 @@ PATTERNS: Mapping[str, Pattern] = MappingProxyType(
 )
 
 
-def is_sound(raw: Raw, start: int, stop: int, dtype: str, *, infinities: bool = False) -> bool:
-    """Whether the numbers of `dtype` in bytes `start` to `stop` of a stream and their squares are finite, or, with
-    `infinities`, whether none is NaN. Whole numbers always are."""
+def is_sound(raw: Raw, start: int, stop: int, dtype: str, *, squares: bool = False, infinities: bool = False) -> bool:
+    """Whether the numbers of `dtype` in bytes `start` to `stop` of a stream are finite, with `squares` their squares
+    too; or, with `infinities`, whether none is NaN. Whole numbers always are."""
     pattern = PATTERNS.get(dtype)
     if pattern is None:
         return True
     pieces = (raw[begin : min(begin + PIECE, stop)] for begin in range(start, stop, PIECE))
-    return all(_are_sound(piece, pattern, infinities) for piece in pieces)
+    return all(_are_sound(piece, pattern, squares, infinities) for piece in pieces)
 
 
-def _are_sound(piece: memoryview, pattern: Pattern, infinities: bool) -> bool:
+def _are_sound(piece: memoryview, pattern: Pattern, squares: bool, infinities: bool) -> bool:
     signed = np.frombuffer(piece, np.dtype(f"<i{pattern.width}"))
     unsigned = signed.view(np.dtype(f"<u{pattern.width}"))
     if pattern.only is not None:
         return not bool((unsigned == pattern.only).any())
-    least = pattern.first if pattern.large is None else pattern.large
+    least = pattern.first if pattern.large is None or not squares else pattern.large
     limit = pattern.first + pattern.infinite if infinities else least
     return int(signed.max()) < limit and int(unsigned.max()) < limit + (1 << (8 * pattern.width - 1))
 
@@ -89,18 +103,21 @@ def _are_sound(piece: memoryview, pattern: Pattern, infinities: bool) -> bool:
 def first_bad(
     layouts: Iterable[FileLayout], streams: Mapping[str, Raw], must: Must, *, meant: frozenset[str] = EMPTY
 ) -> str | None:
-    """The full name of the first tensor that has to be finite and is not; None if there is none. `streams` are raw, by
-    file name; a file that has none is passed over. `meant`: full names of tensors that may hold infinities."""
+    """The full name of the first tensor that has to be finite and is not, or, in words, whose square is not; None if
+    there is none. `streams` are raw, by file name; a file that has none is passed over. `meant`: full names of tensors
+    that may hold infinities."""
     for layout in layouts:
         raw = streams.get(layout.name)
         if raw is None:
             continue
         for placed in layout.placed:
             laid, name = placed.laid, f"{placed.component}.{placed.laid.name}"
-            if laid.dtype not in PATTERNS or not must(placed.component, laid.name):
+            want = must(placed.component, laid.name)
+            if laid.dtype not in PATTERNS or not want:
                 continue
-            if not is_sound(raw, laid.offset, laid.offset + laid.size, laid.dtype, infinities=name in meant):
-                return name
+            where = (raw, laid.offset, laid.offset + laid.size, laid.dtype)
+            if not is_sound(*where, squares=want is Want.SQUARES, infinities=name in meant):
+                return f"{SQUARE_OF}{name}" if is_sound(*where) else name
     return None
 
 
@@ -111,8 +128,10 @@ def must_by_context(components: Mapping[str, Mapping[str, Any]]) -> Must:
     optimizers = {name for name, kind in kinds.items() if kind == OptimizerState.kind}
     trained = {each for name in optimizers for group in components[name]["state"]["groups"] for each in group["params"]}
 
-    def must(component: str, name: str) -> bool:
-        return component in optimizers or _is_of(f"{component}.{name}", trained)
+    def must(component: str, name: str) -> Want:
+        if component in optimizers:
+            return Want.FINITE
+        return Want.SQUARES if _is_of(f"{component}.{name}", trained) else Want.NOTHING
 
     return must
 
@@ -147,8 +166,10 @@ class Finite:
         except RuntimeError:  # the program changes a model right now: what it was before holds, and the next look asks
             return
 
-    def _must(self, component: str, name: str) -> bool:
-        return component in self._optimizers or _is_of(f"{component}.{name}", self._parameters)
+    def _must(self, component: str, name: str) -> Want:
+        if component in self._optimizers:
+            return Want.FINITE
+        return Want.SQUARES if _is_of(f"{component}.{name}", self._parameters) else Want.NOTHING
 
 
 def parameters_of(components: Sequence[Component]) -> frozenset[str]:
@@ -162,8 +183,8 @@ def parameters_of(components: Sequence[Component]) -> frozenset[str]:
 
 
 def infinite(components: Sequence[Component]) -> frozenset[str]:
-    """Full names of those parameters and tensors of optimizers that hold infinities, or what counts as such, and no NaN. Reads all of them,
-    each where it lies: on a device by the device."""
+    """Full names of those parameters and tensors of optimizers that hold infinities, or, for parameters, numbers whose
+    squares are, and no NaN. Reads all of them, each where it lies: on a device by the device."""
     parameters = parameters_of(components)
     found: set[str] = set()
     for one in components:
@@ -172,20 +193,24 @@ def infinite(components: Sequence[Component]) -> frozenset[str]:
         _, held = split(one.read(), component=one.name, named_by="state" if one.weights else "")
         for key, tensor in held.items():
             name = f"{one.name}.{key}"
-            if (isinstance(one, OptimizerState) or _is_of(name, parameters)) and _holds_infinities(tensor):
+            is_parameter = not isinstance(one, OptimizerState)
+            if is_parameter and not _is_of(name, parameters):
+                continue
+            if _holds_infinities(tensor, squares=is_parameter):
                 found.add(name)
     return frozenset(found)
 
 
-def _holds_infinities(tensor: torch.Tensor) -> bool:
-    """And no NaN."""
+def _holds_infinities(tensor: torch.Tensor, *, squares: bool) -> bool:
+    """Or, with `squares`, numbers whose squares are infinite; and no NaN."""
     dtype = str(tensor.dtype).removeprefix("torch.")
     if dtype not in PATTERNS or not PATTERNS[dtype].infinite or not tensor.numel():
         return False
     if tensor.device.type == "cpu" or dtype.startswith("float8"):  # whose bounds torch does not know
         stream = as_bytes(tensor).numpy().data
         size = len(stream)
-        return not is_sound(stream, 0, size, dtype) and is_sound(stream, 0, size, dtype, infinities=True)
+        whole = is_sound(stream, 0, size, dtype, squares=squares)
+        return not whole and is_sound(stream, 0, size, dtype, infinities=True)
     numbers = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
     bounds = torch.stack(torch.aminmax(numbers))  # both are NaN if a number is
-    return bool(torch.isinf(bounds.square()).any()) if PATTERNS[dtype].large else bool(torch.isinf(bounds).any())
+    return bool(torch.isinf(bounds.square() if squares and PATTERNS[dtype].large else bounds).any())

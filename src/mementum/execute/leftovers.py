@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-from mementum.execute.shared_file import Bytes, SharedFile, arrays_in, let_go, take
+from mementum.clock import Clock
+from mementum.execute.shared_file import Bytes, SharedFile, arrays_in, let_go, peek, take
 from mementum.execute.slot_file import Stamp, prove
 from mementum.execute.slots import prefix
 from mementum.records import record
+
+# For a lock whose owner is dead. A child of his that was forked and has not begun its own program yet still has it: on
+# a free processor for a fraction of a millisecond, on one that ten processes want for much longer.
+LOCK_WAIT_S = 2.0
+LOOK_S = 0.02  # from one look at it to the next
+
+IsDead = Callable[[int], bool]  # whether the process of an attempt certainly lives no more
 
 
 class Left:
@@ -47,6 +55,13 @@ class Left:
         self.arrays = arrays_in(self._mapping, found.layout.offsets, found.layout.sizes)
         return found
 
+    def hand_over(self, take: Callable[[SharedFile, Stamp], bool]) -> bool:
+        """Offer its file, with the lock, to somebody who says whether he takes it. If so, nothing of it is ours."""
+        if self.stamp is None or not take(self._file, self.stamp):
+            return False
+        self._unmap()
+        return True
+
     def remove(self) -> None:
         """Give its memory back to the machine."""
         self._file.remove()
@@ -54,10 +69,13 @@ class Left:
 
     def release(self) -> None:
         """Let it lie. Arrays that are still in use stay readable."""
+        self._unmap()
+        self._file.close()
+
+    def _unmap(self) -> None:
         mapping, self._mapping, self.arrays = self._mapping, None, ()
         if mapping is not None:
             let_go(mapping)
-        self._file.close()
 
 
 @record
@@ -70,10 +88,17 @@ class Stale:
     found: Stamp | str
 
 
-def leftovers(folder: str, key: str) -> tuple[Left, ...]:
+def leftovers(
+    folder: str, key: str, *, is_dead: IsDead = lambda attempt: False, clock: Clock | None = None
+) -> tuple[Left, ...]:
     """A task's slots whose owners are dead: whole snapshots first, the newest of them first. Those of living processes
-    and those that others have planted are passed over."""
-    taken = (_take(path) for path in _paths(folder, f"{prefix()}{key}-"))
+    and those that others have planted are passed over. With a clock, a moment is waited for what is locked though the
+    attempt that it is of `is_dead`."""
+    paths = _paths(folder, f"{prefix()}{key}-")
+    taken = [_take(path) for path in paths]
+    if clock is not None:
+        until_s = clock.monotonic() + LOCK_WAIT_S
+        taken = [file or _wait_for(path, is_dead, clock, until_s) for path, file in zip(paths, taken, strict=True)]
     left = [Left(file) for file in taken if file is not None]
     whole = sorted((one for one in left if one.stamp is not None), key=_order, reverse=True)
     return (*whole, *(one for one in left if one.stamp is None))
@@ -104,6 +129,31 @@ def _take(path: str) -> SharedFile | None:
         return take(path)
     except OSError:  # planted, or not to be opened: nothing of ours
         return None
+
+
+def _wait_for(path: str, is_dead: IsDead, clock: Clock, until_s: float) -> SharedFile | None:
+    """The file, if it is a dead attempt's and its lock ends in time."""
+    stamp = _stamp_of(path)
+    if stamp is None or not is_dead(stamp.attempt):
+        return None
+    while (file := _take(path)) is None and clock.monotonic() < until_s:
+        clock.sleep(LOOK_S)
+    return file
+
+
+def _stamp_of(path: str) -> Stamp | None:
+    """What a locked slot says that it holds; it may be changing."""
+    try:
+        file = peek(path)
+    except OSError:
+        return None
+    if file is None:
+        return None
+    try:
+        found = prove(file.size, file.read)
+    finally:
+        file.close()
+    return found if isinstance(found, Stamp) else None
 
 
 def _key_of(path: str) -> str:

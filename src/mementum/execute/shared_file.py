@@ -27,7 +27,8 @@ Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 class SharedFile(Descriptor):
-    """An open, locked file. The lock ends with the process, also where its forked children live on."""
+    """An open file, locked but for one that was only peeked at. The lock ends with the process, also where its forked
+    children live on."""
 
     def __init__(self, descriptor: int, path: str) -> None:
         super().__init__(descriptor)
@@ -120,6 +121,22 @@ def create(path: str) -> SharedFile | None:
 def take(path: str) -> SharedFile | None:
     """Open and lock a file that a dead process has left. None if its owner lives, or it is gone. PermissionError says
     why it cannot be a file of ours."""
+    file = peek(path)
+    if file is None:
+        return None
+    try:
+        if _lock(file):
+            return file
+    except BaseException:
+        file.close()
+        raise
+    file.close()
+    return None
+
+
+def peek(path: str) -> SharedFile | None:
+    """Open a file without its lock, to read what its owner says of itself. None if it is gone; PermissionError says why
+    it cannot be a file of ours."""
     try:
         why = what_is_wrong(os.lstat(path))
         if why is not None:
@@ -131,13 +148,10 @@ def take(path: str) -> SharedFile | None:
         why = what_is_wrong(os.fstat(file.descriptor))  # it may have been replaced after the first look
         if why is not None:
             raise PermissionError(errno.EPERM, why, path)
-        if _lock(file):
-            return file
     except BaseException:
         file.close()
         raise
-    file.close()
-    return None
+    return file
 
 
 def what_is_wrong(status: os.stat_result) -> str | None:

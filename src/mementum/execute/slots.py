@@ -125,6 +125,11 @@ class Slot:
             self.arrays = arrays_in(self._mapping, layout.offsets, layout.sizes)
             self.layout = layout
 
+    def take_over(self, stamp: Stamp) -> None:
+        """Use the file of a dead process, with the whole snapshot in it. OSError if it cannot be mapped."""
+        self.fit(stamp.layout)
+        self.stamp = stamp
+
     def close(self, *, keep: bool) -> None:
         """Give its memory back; with `keep` its file stays, free for whoever starts next."""
         self._drop_mapping()
@@ -182,6 +187,20 @@ class Slots:
                 slot.busy, self.why = True, None
                 return slot
             return None
+
+    def adopt(self, file: SharedFile, stamp: Stamp) -> bool:
+        """Take over the slot of a dead process, locked by us, with the whole snapshot in it: one of ours from now on.
+        False, and nothing has changed, if there is no place for one more, or it cannot be mapped."""
+        with self._lock:
+            if self._closed or len(self._slots) >= self._count:
+                return False
+            slot = Slot(file, self._tell)
+            try:
+                slot.take_over(stamp)
+            except OSError:
+                return False
+            self._slots.append(slot)
+            return True
 
     def hold(self, id: str) -> Slot | None:
         """The slot with the whole snapshot of this id, which nobody overwrites until it is released; None if it is

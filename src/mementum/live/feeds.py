@@ -207,6 +207,11 @@ def feed_for(source: Any) -> Feed:
     return PlainFeed(source)
 
 
+def tells_place(feed: Feed) -> bool:
+    """Whether it goes on after a load where it stood."""
+    return not isinstance(feed, PlainFeed)
+
+
 def tree_of(feed: Feed) -> dict[str, Any]:
     """The place of a feed, with its kind."""
     return {"kind": feed.kind, "place": feed.read()}

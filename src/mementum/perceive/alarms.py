@@ -54,15 +54,13 @@ class Episode:
 
 
 class Detectors:
-    """All of them. `scaled`: a loss scale is used, whose overflows are no trouble until they do not end. `which`: the
-    troubles that are told; of others all is learnt and nothing said. `seen`: how alarms of the attempts before this one
-    have turned out, which the chance of an alarm follows."""
+    """All of them. `which`: the troubles that are told; of others all is learnt and nothing said. `seen`: how alarms of
+    the attempts before this one have turned out, which the chance of an alarm follows."""
 
     def __init__(
         self,
         limits: Limits | None = None,
         *,
-        scaled: bool = False,
         which: Collection[Trouble] = tuple(Trouble),
         seen: Mapping[Trouble, Seen] | None = None,
     ) -> None:
@@ -70,7 +68,7 @@ class Detectors:
         self._which = frozenset(which)
         self._calibration = Calibration(seen)
         self._detectors: dict[str, Detector] = {
-            "non_finite": NonFinite(limits, scaled=scaled),
+            "non_finite": NonFinite(limits),
             "loss": LossSpike(limits),
             "gradient": GradientSpike(limits),
             "drift": Drift(limits),

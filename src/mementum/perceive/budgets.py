@@ -18,6 +18,7 @@ NETWORK_HELD_S = 60.0  # the same for the network, where a minute at full speed 
 DAY_S = 86400.0
 PARTS = 144  # of a day, by which spent bytes are counted: each is forgotten up to ten minutes late, never early
 ALARM, TOLERANCE = "alarm", "tolerance"  # causes of saves that are counted apart
+KEPT = "kept"  # the cause of writing down an older state, which lies in memory
 GB = 1e9  # bytes, as object stores put it on their bills
 
 

@@ -88,7 +88,8 @@ class SlowSteps:
 
 
 class VanishingUpdate:
-    """Updates that have become tiny beside the weights while the learning rate has not: training stands still."""
+    """Updates that have become tiny beside the weights while the learning rate has not: training stands still, and the
+    state is as good as it was."""
 
     def __init__(self, limits: Limits) -> None:
         self._limit = limits.update_ratio_low
@@ -109,7 +110,7 @@ class VanishingUpdate:
         if self._in_row < VANISHED_STEPS:
             return None
         text = f"updates vanish: {update:.2g} of the weights a step, {part:.2g} of what is usual at this learning rate"
-        return Sign(trouble=Trouble.DRIFT, value=part, limit=self._limit, text=text, rising=self._in_row)
+        return Sign(trouble=Trouble.DRIFT, value=part, limit=self._limit, text=text, rising=self._in_row, spoils=False)
 
     def state(self) -> dict[str, float]:
         return {**self._level.state(), "in_row": self._in_row}

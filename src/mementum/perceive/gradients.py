@@ -69,6 +69,7 @@ class Gradients:
         self._late: Late[tuple[Stepping, Read]] = Late()
         self._tell = tell
         self._blind = False
+        self._stepped = False
         self._pid = os.getpid()
         # One registration for all optimizers, also copies and wrapped ones; it is filtered by identity.
         self._handle = register_optimizer_step_pre_hook(self._before_step)
@@ -98,12 +99,24 @@ class Gradients:
             curvature=max(curvature, default=None),
         )
 
+    def take_stepped(self) -> bool:
+        """Whether an optimizer has used its gradients as they are since this was asked last. One that has a loss scale
+        and finds its overflow itself has not: it leaves out the step."""
+        stepped, self._stepped = self._stepped, False
+        return stepped
+
     def sampling(self) -> tuple[Sampling, ...]:
         """How well the gradients of each optimizer are known, in the order of the optimizers."""
         return tuple(
             Sampling(part=one.part, error=one.errors.median() if len(one.errors) else None, count=len(one.errors))
             for one in self._steppings.values()
         )
+
+    def forget(self) -> None:
+        """What was read and not taken yet is of no use any more, nor what the last steps showed."""
+        self._late.forget()
+        for stepping in self._steppings.values():
+            stepping.forget()
 
     def close(self) -> None:
         """Let go of the optimizers."""
@@ -121,7 +134,10 @@ class Gradients:
 
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         stepping = self._steppings.get(id(optimizer))
-        if stepping is None or self._blind or os.getpid() != self._pid or torch.compiler.is_compiling():
+        if stepping is None or os.getpid() != self._pid or torch.compiler.is_compiling():
+            return
+        self._stepped = self._stepped or getattr(optimizer, "found_inf", None) is None
+        if self._blind:
             return
         self._steps[id(optimizer)] += 1
         if self._steps[id(optimizer)] % self._every:

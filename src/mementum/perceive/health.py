@@ -11,18 +11,21 @@ from math import log
 from statistics import median
 from typing import Any
 
+from mementum.perceive.rated import Rated
 from mementum.perceive.signs import Limits, Sign
 from mementum.perceive.spikes import Persistence
 from mementum.records import Diagnosis, Health, Trouble, Vitals
 
-STATE_VERSION = 1  # of what `state` gives: another one is not taken up
+STATE_VERSION = 2  # of what `state` gives: another one is not taken up
 REMEMBERED = 1024  # looks: a drift of a spread in 100 steps is noticed after 150, and is fitted with what was before it
 RECENT = 16  # losses whose median is compared with the level of before: their noise is then a third of a spread
-RECENT_MIN = 4  # of finite ones among them: fewer are no proof that the loss is back
+RECENT_MIN = 4  # of finite ones among them: fewer prove nothing
+NEWEST = 5  # losses, each of which must be above as well for it to be confirmed: the recent ones hold older ones
 NEAR = 1.0  # spreads above that level that count as back: three times the noise of that median
 LOWEST_MIN = 8  # losses, where nothing is known of before: the lowest of their medians stands for it
 STEADY_HOLDS = 10  # times the hold, without any sign: a level that has come to stay
 LOSS_STEPS = 2  # of the last `within_steps` above `loss_z_stays`: with a gradient spike, more than one bad batch
+EXPECTED = "expected"  # the event by which a program says that what follows may have another loss
 DIVERGENCE = frozenset({Trouble.NON_FINITE, Trouble.LOSS_SPIKE, Trouble.GRAD_SPIKE, Trouble.DRIFT})
 NAN = float("nan")
 
@@ -41,6 +44,7 @@ class Judge:
         self._rows: deque[Row] = deque(maxlen=REMEMBERED)
         self._grads = Persistence(limits.within_steps)
         self._losses = Persistence(limits.within_steps)
+        self._rated = Rated()
         self._clean = Diagnosis(hold=hold)
         self._told = self._clean
         self._level: float | None = None  # of the loss before the onset, and
@@ -48,6 +52,7 @@ class Judge:
         self._calm_since: int | None = None  # the first step of those in a row that were as before
         self._still_since: int | None = None  # the first step of those in a row without a sign
         self._above_since: int | None = None  # the first step of those in a row with the loss above its level
+        self._meant_since: int | None = None  # the onset of what was no trouble, as the program has said just now
         self._unsound: tuple[int, int, str] | None = None  # what was found in a saved state, and not looked at yet
 
     def look(self, vitals: Vitals, signs: Sequence[Sign]) -> Diagnosis:
@@ -56,11 +61,15 @@ class Judge:
         if self._rows and vitals.step <= self._rows[-1][0]:
             self._rewind(vitals.step)
         self._remember(vitals)
+        self._rated.look(vitals.lr, vitals.loss, learns=self._told.health is Health.CLEAN)
         sign = self._worst(vitals, signs)
-        if self._told.health is Health.CLEAN:
-            self._told = self._clean if sign is None else self._opened(vitals.step, sign)
-        else:
+        if self._told.health is not Health.CLEAN:
             self._told = self._followed(vitals, signs, sign)
+        elif sign is not None:
+            self._told = self._opened(vitals.step, sign)
+        else:
+            self._told = self._clean if self._meant_since is None else self._meant(vitals.step, self._meant_since)
+        self._meant_since = None
         unsound, self._unsound = self._unsound, None
         if unsound is not None:
             self._told = self._spoilt(vitals.step, *unsound)
@@ -71,6 +80,17 @@ class Judge:
         next look; on any thread."""
         self._unsound = (step, after_step, why)
 
+    def expect(self) -> None:
+        """What follows may have another level than what was, and the program means it. A loss that is suspect is so no
+        more, from the onset on; a state that has diverged is clean after the hold, whatever the level is then."""
+        told = self._told
+        self._rows.clear()
+        self._rated = Rated()
+        self._grads.bits = self._losses.bits = 0
+        self._level = self._spread = None
+        if told.health is Health.SUSPECT:
+            self._told, self._meant_since = self._clean, told.onset
+
     def state(self) -> dict[str, Any]:
         """All that it remembers, as plain values and bytes."""
         told = self._told
@@ -79,6 +99,7 @@ class Judge:
             "steps": array("q", [row[0] for row in self._rows]).tobytes(),
             "losses": array("d", [row[1] for row in self._rows]).tobytes(),
             "log_norms": array("d", [row[2] for row in self._rows]).tobytes(),
+            "rated": self._rated.state(),
             "bits": [self._grads.bits, self._losses.bits],
             "told": [told.health.value, told.onset, told.seen, told.why, told.calm, told.episode],
             "before": [self._level, self._spread],
@@ -97,6 +118,7 @@ class Judge:
         self._clean = replace(self._clean, episode=max(self._clean.episode, episode))
         told = replace(self._clean, health=Health(health), onset=onset, seen=seen, why=why, calm=calm)
         self._rows = deque(zip(steps, losses, norms, strict=True), maxlen=REMEMBERED)
+        self._rated.apply(state["rated"])
         self._grads.bits, self._losses.bits = state["bits"]
         self._told, self._unsound = told, None
         self._level, self._spread = state["before"]
@@ -123,10 +145,12 @@ class Judge:
         for sign in signs:
             if sign.trouble is Trouble.GRAD_SPIKE:
                 gradient = sign
-            elif sign.trouble is Trouble.NON_FINITE or (sign.trouble in DIVERGENCE and found is None):
+            elif sign.trouble is Trouble.NON_FINITE or (_spoils(sign) and found is None):
                 found = sign
         grads = self._grads.add(gradient is not None)
         high = self._losses.add(vitals.loss_z is not None and vitals.loss_z > limits.loss_z_stays)
+        if self._is_rated(signs):  # a gradient too
+            return None
         if found is not None or gradient is None:
             return found
         return gradient if grads >= limits.stays_steps or high >= LOSS_STEPS else None
@@ -151,12 +175,13 @@ class Judge:
     def _followed(self, vitals: Vitals, signs: Sequence[Sign], sign: Sign | None) -> Diagnosis:
         """The trouble goes on, or ends."""
         told, step = self._told, vitals.step
-        bad = any(sign.trouble in DIVERGENCE for sign in signs)
+        bad = any(map(_spoils, signs)) and not self._is_rated(signs)
         near = self._is_near()
-        calm = not bad and near is not False
+        calm = not bad and near is True
         self._calm_since = _since(self._calm_since, step, calm)
         self._still_since = _since(self._still_since, step, not bad and vitals.loss_finite)
-        self._above_since = _since(self._above_since, step, near is False)
+        if near is not None:
+            self._above_since = _since(self._above_since, step, not near)
         if _count(self._calm_since, step) >= self._hold:
             return replace(self._clean, calm=_count(self._calm_since, step))
         if (still := _count(self._still_since, step)) >= STEADY_HOLDS * self._hold:
@@ -166,10 +191,14 @@ class Judge:
         if sign is not None and sign.trouble is Trouble.NON_FINITE:
             return told if told.health is Health.DIVERGED else replace(told, health=Health.DIVERGED, why=sign.text)
         above = _count(self._above_since, step) - 1  # steps since the first
-        if told.health is Health.SUSPECT and above >= self._confirm:
+        if told.health is Health.SUSPECT and above >= self._confirm and near is False and self._stays():
             why = f"{told.why}; the loss has stayed above {self._level:.4g}, its level before, for {above} steps"
             return replace(told, health=Health.DIVERGED, why=why)
         return told
+
+    def _meant(self, step: int, onset: int) -> Diagnosis:
+        """All since what was taken for an onset is clean."""
+        return replace(self._clean, calm=step - onset + 1, why="another level is expected")
 
     def _spoilt(self, step: int, unsound_step: int, after_step: int, why: str) -> Diagnosis:
         """The vital signs may show nothing of it: the states since the last one that was finite are in doubt."""
@@ -185,22 +214,57 @@ class Judge:
         return replace(told, health=Health.DIVERGED, onset=onset, why=why, calm=0)
 
     def _is_near(self) -> bool | None:
-        """Whether the loss, since the trouble was seen, is at its level from before; None: that cannot be told."""
-        if self._level is None or self._spread is None:
-            return None
+        """Whether the loss, since the trouble was seen, is at its level from before. None: too few are known yet. True
+        where nothing is known that could say otherwise."""
+        losses = self._newest(RECENT)
+        if self._level is None or self._spread is None or not losses:
+            return True
+        return median(losses) <= self._near() if len(losses) >= RECENT_MIN else None
+
+    def _stays(self) -> bool:
+        """Whether each of the newest losses is above the level from before."""
+        return min(self._newest(NEWEST), default=0.0) > self._near()
+
+    def _newest(self, count: int) -> list[float]:
+        """The last losses since the trouble was seen, newest first."""
         recent = takewhile(lambda row: row[0] >= (self._told.seen or 0), reversed(self._rows))
-        losses = list(islice(_known(recent), RECENT))
-        if not losses:
-            return None
-        if len(losses) < RECENT_MIN:
+        return list(islice(_known(recent), count))
+
+    def _near(self) -> float:
+        """The highest loss that counts as being at the level from before."""
+        near, usual = (self._level or 0.0) + NEAR * (self._spread or 0.0), self._rated.usual()
+        return near if usual is None else max(near, usual)
+
+    def _is_rated(self, signs: Sequence[Sign]) -> bool:
+        """Whether what is seen is what the learning rate of now did to the loss before."""
+        usual = self._rated.usual() if signs else None
+        if usual is None or any(sign.trouble is Trouble.NON_FINITE for sign in signs):
             return False
-        return median(losses) <= self._level + NEAR * self._spread
+        losses = list(islice(_known(reversed(self._rows)), RECENT_MIN))
+        return bool(losses) and median(losses) <= usual
 
     def _lowest(self) -> float | None:
         """The lowest level of the losses so far, by medians; None where there are too few."""
         losses = list(_known(self._rows))
         medians = [median(losses[end - LOWEST_MIN : end]) for end in range(LOWEST_MIN, len(losses) + 1)]
         return min(medians, default=None)
+
+
+def over(state: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a judge's `state` is where the state of the run that was saved with it is known to be clean: a trouble that
+    was still held then has ended since, and is one that was. What was seen stays."""
+    if state.get("version") != STATE_VERSION:
+        return state
+    return {
+        **state,
+        "told": [Health.CLEAN.value, None, None, "", 0, state["told"][-1]],
+        "before": [None, None],
+        "since": [None, None, None],
+    }
+
+
+def _spoils(sign: Sign) -> bool:
+    return sign.spoils and sign.trouble in DIVERGENCE
 
 
 def _known(rows: Iterable[Row]) -> Iterator[float]:

@@ -60,6 +60,11 @@ class Late(Generic[K]):
             come.append((key, tuple(value for part in parts for value in self._values(part))))
         return come
 
+    def forget(self) -> None:
+        """What is still on its way is of no use any more. Its pinned memory goes back to torch, which waits for the
+        copies."""
+        self._pending.clear()
+
     def _begin(self, tensor: torch.Tensor) -> _Coming | tuple[float, ...]:
         if tensor.device.type != "cuda":
             return (float(tensor.item()),) if tensor.numel() == 1 else tuple(map(float, tensor.reshape(-1).tolist()))

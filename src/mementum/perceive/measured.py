@@ -13,7 +13,7 @@ LOSS, NORM = "loss", "grad_norm"  # the names under which a loop records them
 EVALUATED = ("eval_loss", "val_loss", "validation_loss")  # the first of these that is new is an evaluation's
 LATE_MAX = 64  # metrics that came late between two steps
 NAMES_MAX = 256  # of metrics whose newest and best are remembered: more are made of something that changes
-BESTS_MAX = 64  # newest bests of each name: so many are taken back when a trouble is seen to have begun before them
+BESTS_MAX = 64  # bests of each name so far: a trouble takes back those since its onset, and one of before it is wanted
 
 
 @record
@@ -29,7 +29,7 @@ class Measured:
     def __init__(self, modes: Mapping[str, Literal["min", "max"]]) -> None:
         self._modes = modes
         self._newest: dict[str, float] = {}
-        self._bests: dict[str, deque[_Best]] = {}
+        self._bests: dict[str, list[_Best]] = {}
         self._late: deque[dict[str, Any]] = deque(maxlen=LATE_MAX)
         self._since: dict[str, float] = {}  # told since the last `judge`
         self._evaluated: float | None = None
@@ -77,27 +77,43 @@ class Measured:
                     bests.pop()
             return
         for name, value in told.items():
-            bests = self._bests.setdefault(name, deque(maxlen=BESTS_MAX))
+            bests = self._bests.setdefault(name, [])
             if not isfinite(value):
                 continue
             lowest = self._modes.get(name, "min") == "min"
             if not bests or (value < bests[-1].value if lowest else value > bests[-1].value):
                 bests.append(_Best(step=step, value=value))
+            if len(bests) > BESTS_MAX:
+                del bests[_nearest(bests, step)]
+
+    def forget(self) -> None:
+        """What was told and has not counted yet is of no use any more."""
+        self._late.clear()
+        self._since, self._evaluated = {}, None
 
     def state(self) -> dict[str, Any]:
         """As plain values."""
-        steps = {name: bests[-1].step for name, bests in self._bests.items() if bests}
-        return {"newest": self.newest, "best": self.best, "best_steps": steps}
+        bests = {name: [[best.step, best.value] for best in bests] for name, bests in self._bests.items() if bests}
+        return {"newest": self.newest, "best": self.best, "bests": bests}
 
     def apply(self, state: Mapping[str, Any]) -> None:
         """Go on from a `state`. If it is none of ours, nothing has changed."""
         newest = {str(name): float(value) for name, value in state["newest"].items()}
-        steps = state.get("best_steps", {})  # a checkpoint of an earlier version has none
+        told = state.get("bests", {})  # a checkpoint of an earlier version has none
         bests = {
-            str(name): deque([_Best(step=int(steps.get(name, 0)), value=float(value))], maxlen=BESTS_MAX)
+            str(name): [_Best(step=int(step), value=float(best)) for step, best in told.get(name, [(0, value)])]
             for name, value in state["best"].items()
         }
         self._newest, self._bests, self._since = newest, bests, {}
+
+
+def _nearest(bests: list[_Best], now: int) -> int:
+    """The place of the one that is missed least: its neighbours are near each other for their age. First and last
+    stay."""
+    return min(
+        range(1, len(bests) - 1),
+        key=lambda place: (bests[place + 1].step - bests[place - 1].step) / (now - bests[place - 1].step + 1),
+    )
 
 
 def is_on_device(value: Any) -> bool:

@@ -45,7 +45,8 @@ class Limits:
 class Sign:
     """A detector's finding at one step, before it is known whether it was told already. A higher `grade` is told even
     in an episode of which a lower one was told. `rising`: for how many values it has been so already, where the
-    detector counts them. `chance` and `horizon_s` as in `Alarm`."""
+    detector counts them. `spoils`: whether what it tells may spoil the state. `chance` and `horizon_s` as in
+    `Alarm`."""
 
     trouble: Trouble
     value: float
@@ -53,5 +54,6 @@ class Sign:
     text: str
     grade: int = 1
     rising: int = 0
+    spoils: bool = True
     chance: float = 0.0
     horizon_s: float = 0.0

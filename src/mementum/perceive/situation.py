@@ -10,7 +10,7 @@ from typing import Any, Literal
 from mementum.clock import Clock
 from mementum.perceive.ailing import Ailing
 from mementum.perceive.alarms import Detectors
-from mementum.perceive.budgets import Budgets
+from mementum.perceive.budgets import KEPT, Budgets
 from mementum.perceive.costs import Costs, SaveCost, lost_of
 from mementum.perceive.deadlines import Deadlines
 from mementum.perceive.exactness import SinceExact
@@ -18,11 +18,11 @@ from mementum.perceive.exposure import Exposure
 from mementum.perceive.gradients import Gradients
 from mementum.perceive.hazards import Hazards
 from mementum.perceive.health import Judge
-from mementum.perceive.late import Late
-from mementum.perceive.measured import LOSS, NORM, Measured, is_on_device
+from mementum.perceive.measured import Measured
 from mementum.perceive.memory import Memory
 from mementum.perceive.notices import Notices
 from mementum.perceive.risk import Risk
+from mementum.perceive.seeing import Seeing
 from mementum.perceive.timing import StepTimes
 from mementum.perceive.vitals import VitalSigns
 from mementum.records import (
@@ -82,6 +82,7 @@ class Senses:
     best: Mapping[str, Literal["min", "max"]] = field(default_factory=dict)
     loss_window: int | None = None  # of the losses whose spread the window policy asks for
     every: int = 1  # steps from one look at loss and gradients to the next
+    scaled: bool = False  # whether there is a loss scale, whose overflows keep an optimizer from its step
 
 
 @record
@@ -112,12 +113,27 @@ class Perception:
         self._rated_s = -RATES_S
         self._risk = Risk()
         self._risky = 0.0
-        self._late: Late[tuple[str, ...]] = Late()
         self._saving: dict[str, _Saving] = {}
         self._ended: deque[tuple[str, bool]] = deque()
         self._measured: deque[tuple[str, Mapping[str, Any]]] = deque()
         self._metrics = Measured(senses.best)
-        self.diagnosis = None if senses.judge is None else Diagnosis()  # the newest; None: nobody looks
+        self._seeing: Seeing | None = None
+        if senses.signs is not None:
+            self._seeing = Seeing(
+                signs=senses.signs,
+                gradients=senses.gradients,
+                detectors=senses.detectors,
+                judge=senses.judge,
+                metrics=self._metrics,
+                lr=senses.lr,
+                every=senses.every,
+                scaled=senses.scaled,
+            )
+
+    @property
+    def diagnosis(self) -> Diagnosis | None:
+        """The newest; None: nobody looks."""
+        return None if self._seeing is None else self._seeing.diagnosis
 
     @property
     def at_s(self) -> float:
@@ -184,21 +200,22 @@ class Perception:
         self._count(save.reach, durable=False)
 
     def taken(self, id: str, save: Save) -> None:
-        """A save has begun, and its state is that of now."""
+        """A save has begun, and its state is that of now, or, of one that is kept, an older one."""
         at_s = self.at_s
         charged = max(
             (one for one in self._offered() if one.reach <= save.reach), key=lambda one: one.reach, default=None
         )
         if charged is None:
             return
-        reach, exact = charged.reach, save.granularity is Granularity.FULL
-        self._exact.taken(id, save, at_s)
+        reach, exact, kept = charged.reach, save.granularity is Granularity.FULL, save.cause == KEPT
+        if not kept:  # else no work is at risk any less
+            self._exact.taken(id, save, at_s)
         if not exact:  # it writes a part of it, which is charged once it is known
             charged = replace(charged, size=0)
         self._senses.budgets.spent(at_s, charged, cause=save.cause)
         self._saving[id] = _Saving(
             reach=reach,
-            taken_s=self._exposure.begun(reach) if exact else None,
+            taken_s=self._exposure.begun(reach) if exact and not kept else None,
             clock_s=self._clock.monotonic(),
             charged=charged,
             cause=save.cause,
@@ -233,13 +250,14 @@ class Perception:
 
     def rewound(self, step: int, state: Mapping[str, Any] | None) -> None:
         """The run has gone back to a checkpoint of this step, no save is in flight, and `state` is what was remembered
-        there. What was spent stays spent."""
+        there. What was spent stays spent; what is still on its way is of the branch that was left."""
         self.take_in()
+        self._metrics.forget()
+        if self._seeing is not None:
+            self._seeing.rewound()
         if state is not None:
             now = self.state()
             self.apply({**now, **{name: state[name] for name in (*AGAIN, *self._metrics.state()) if name in state}})
-        if self.diagnosis is not None:
-            self.diagnosis = Diagnosis()
         self._saving.clear()
         self._exposure = Exposure(at_s=self.at_s, step=step)
 
@@ -318,7 +336,8 @@ class Perception:
     def _answers(self, save: Save) -> frozenset[str]:
         """Of what notices nothing more is to be done once it is durable. A snapshot in memory is enough only where it
         was taken for the notice, because nothing else would be in time."""
-        enough = save.granularity is Granularity.FULL and (save.reach > Reach.PROCESS or save.cause in FOR_SOMEBODY)
+        whole = save.granularity is Granularity.FULL and save.cause != KEPT
+        enough = whole and (save.reach > Reach.PROCESS or save.cause in FOR_SOMEBODY)
         return frozenset(notice.source for notice in self._all_notices()) if enough else frozenset()
 
     def _answer(self, taken_s: float) -> None:
@@ -333,45 +352,29 @@ class Perception:
     ) -> tuple[Vitals | None, tuple[Alarm, ...], tuple[float, bool]]:
         senses = self._senses
         memory = senses.memory.look(told.step) if senses.memory is not None else None  # which has a pace of its own
-        if senses.signs is None or told.step % senses.every:
+        if self._seeing is None:
             return None, (), (self._risky, False)
-        evaluated = self._metrics.take_evaluated()
-        loss, norm = self._arrived(told)
-        vitals = senses.signs.observe(
+        # A save before memory is gone must reach the disk: what lies in memory may go too.
+        save_s = min((cost.durable_s for cost in self._offered() if cost.reach > Reach.PROCESS), default=None)
+        seen = self._seeing.look(
             told.step,
+            told.metrics,
+            told.events,
             at_s=at_s,
-            loss=loss,
-            grad_norm=norm,
-            lr=senses.lr(),
-            reading=senses.gradients.take() if senses.gradients is not None else None,
+            save_s=save_s,
+            rate=rate,
             memory_used=None if memory is None else memory.part,
             memory_steps_left=None if memory is None else memory.steps_left,
             step_s=step_s,
         )
-        alarms: tuple[Alarm, ...] = ()
-        if senses.detectors is not None:
-            # A save before memory is gone must reach the disk: what lies in memory may go too.
-            save_s = min((cost.durable_s for cost in self._offered() if cost.reach > Reach.PROCESS), default=None)
-            found = senses.detectors.look(vitals, eval_loss=evaluated, save_s=save_s, rate=rate)
-            if senses.judge is not None:
-                self.diagnosis = senses.judge.look(vitals, senses.detectors.signs)
-            alarms = (*found, *(senses.ailing.alarms(told.step, rate) if senses.ailing is not None else ()))
+        if seen is None:
+            return None, (), (self._risky, False)
+        vitals, alarms = seen
+        if senses.detectors is not None and senses.ailing is not None:
+            alarms = (*alarms, *senses.ailing.alarms(told.step, rate))
         risk = self._risk.look(vitals, alarms)
         self._risky = risk[0]
         return vitals, alarms, risk
-
-    def _arrived(self, told: Told) -> tuple[Any, Any]:
-        """Loss and gradient norm of this step; where they are on a device, those that have come."""
-        given: dict[str, Any] = {name: told.metrics.get(name) for name in (LOSS, NORM)}
-        on_device = {name: value for name, value in given.items() if is_on_device(value)}
-        if not on_device:
-            return given[LOSS], given[NORM]
-        self._late.put(tuple(on_device), [*on_device.values()])
-        arrived: dict[str, float] = {}
-        for names, values in self._late.ready():
-            arrived |= dict(zip(names, values, strict=True))
-        self._metrics.note(arrived)
-        return tuple(arrived.get(name) if name in on_device else given[name] for name in (LOSS, NORM))  # type: ignore[return-value]
 
     @property
     def _onset(self) -> int | None:

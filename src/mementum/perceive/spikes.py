@@ -103,10 +103,11 @@ class GradientSpike:
 
 
 class NonFinite:
-    """A loss or a gradient that is NaN or infinite: at once, except where a loss scale overflows by design."""
+    """A loss or a gradient that is NaN or infinite: at once, except where no optimizer has used it. A loss scale
+    overflows by design, its step is left out, and the state is what it was."""
 
-    def __init__(self, limits: Limits, *, scaled: bool) -> None:
-        self._patience = limits.overflows if scaled else 1
+    def __init__(self, limits: Limits) -> None:
+        self._patience = limits.overflows
         self._in_row = 0
         self._loss_given = False
 
@@ -117,7 +118,7 @@ class NonFinite:
             return None
         self._in_row += 1
         in_loss = not vitals.loss_finite
-        patience = 1 if in_loss else self._patience
+        patience = self._patience if vitals.held_back and not in_loss else 1
         if self._in_row < patience:
             return None
         what = "the loss is" if in_loss else "gradients are" if self._loss_given else "the loss or a gradient is"

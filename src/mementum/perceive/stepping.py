@@ -6,13 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import repeat
 from math import isfinite, log, nan, sqrt
 from operator import is_, is_not
-from statistics import median
 from typing import Any
 
 import torch
 from torch.optim.optimizer import Optimizer
 
-from mementum.perceive import hot
+from mementum.perceive import adam, hot
 from mementum.perceive.layers import Layers
 from mementum.perceive.robust import RunningMedian
 from mementum.perceive.sample import BLOCK, Sample, dense_of, full_norms
@@ -29,18 +28,6 @@ ERRORS = 64  # full readings over which the error of the estimate is told
 
 
 @record
-class Moments:
-    """What must be known to understand the sums of Adam's moments. A rate or step that is None lies on a device: it
-    comes with the values."""
-
-    numbers: tuple[int, ...]  # of the parameters that have moments
-    group_of: tuple[int, ...]  # for each of them
-    rates: tuple[float | None, ...]  # learning rates, by group
-    betas: tuple[float, float]
-    step: float | None
-
-
-@record
 class Read:
     """What was read at a step, in the order of its values: norms of samples, of hot rows, of whole tensors, of whole
     ones and their hottest rows (in pairs), moments, loss scale."""
@@ -51,8 +38,9 @@ class Read:
     full: tuple[int, ...] = ()  # of those that were read in full
     rows: tuple[tuple[int, torch.Tensor], ...] = ()  # of those that were read by rows, and which were the hottest
     turn: int = 0  # how often all had been read in full before
-    moments: Moments | None = None
+    moments: adam.Moments | None = None
     scaled: bool = False
+    checked: bool = False  # whether the optimizer is told of an overflow, at which it leaves out the step
 
 
 class Stepping:
@@ -62,7 +50,7 @@ class Stepping:
         self.name = name
         self.errors = RunningMedian(ERRORS)
         self.square: float | None = None
-        self.update_ratio: float | None = None
+        self._update: tuple[float, float] | None = None  # the ratio, and the rate of the first group it was read with
         self.curvature: float | None = None
         self._optimizer, self._names = optimizer, names
         self._full_every, self._count = full_every, 0
@@ -73,6 +61,19 @@ class Stepping:
     @property
     def part(self) -> float:
         return self._sample.part
+
+    @property
+    def update_ratio(self) -> float | None:
+        """Median over the layers of update to weight, as last read, at the learning rate of now."""
+        if self._update is None:
+            return None
+        ratio, rate = self._update
+        now = adam.known(self._optimizer.param_groups[0]["lr"])
+        return ratio if now is None else ratio * (now / rate)
+
+    def forget(self) -> None:
+        """What the last steps showed is of no use any more."""
+        self.square = self._update = self.curvature = None
 
     def read(self) -> tuple[Read, list[torch.Tensor]] | None:
         """Queue the reading of the gradients that are there; None where there are none. Waits for no device."""
@@ -97,7 +98,7 @@ class Stepping:
         if numbers:
             full, rows = self._read_in_full(numbers, gradients, parts)
         if place == self._full_every // 2:
-            moments = self._read_moments(parts)
+            moments = adam.read(self._optimizer, self._parameters, self._sample, parts)
         self._count += 1
         scale = getattr(self._optimizer, "grad_scale", None)
         if scale is not None:
@@ -111,6 +112,7 @@ class Stepping:
             turn=turn,
             moments=moments,
             scaled=scale is not None,
+            checked=getattr(self._optimizer, "found_inf", None) is not None,
         )
         return read, parts
 
@@ -137,12 +139,14 @@ class Stepping:
             place += 2
         scale = values[-1] if read.scaled else 1.0
         if not isfinite(sum(norms[number] for number in read.present) + sum(fulls.values())):
-            return None if read.scaled else GradientReading(finite=False)
+            return None if read.scaled or read.checked else GradientReading(finite=False)
         self.square, layers = self._estimate(norms, fulls, scale, turn=read.turn)
         for number, rows in read.rows:
             self._follow(number, rows, norms[number], hottest[number], fulls[number])
         if read.moments is not None:
-            self._understand(read.moments, values[place:])
+            self._update, self.curvature = adam.understand(
+                read.moments, values[place:], self._sample, self._layer_of, layers=len(self._layers.names)
+            )
         largest = self._layers.largest_ratio(layers)
         return GradientReading(
             norm=sqrt(self.square),
@@ -301,75 +305,6 @@ class Stepping:
             return False
         return self._count == 0 or number in self._hot or self._misses[number][0] > UNTOLD
 
-    def _read_moments(self, parts: list[torch.Tensor]) -> Moments | None:
-        """Adam's moments and the weights, on the sample: norms of updates and of weights, sums of second moments."""
-        groups = self._optimizer.param_groups
-        first: list[torch.Tensor | None] = [None] * len(self._parameters)
-        second: list[torch.Tensor | None] = [None] * len(self._parameters)
-        plain = _as_it_is if self._sample.is_plain else dense_of
-        group_of: dict[int, int] = {}
-        step: Any = None
-        number = -1
-        for place, group in enumerate(groups):
-            for parameter in group["params"]:
-                number += 1
-                state = self._optimizer.state.get(parameter) or {}
-                moment, squared = state.get("exp_avg"), state.get("max_exp_avg_sq", state.get("exp_avg_sq"))
-                if moment is None or squared is None or "betas" not in group:
-                    continue
-                moment, squared = plain(moment), plain(squared)
-                if not self._sample.fits(number, moment) or not self._sample.fits(number, squared):
-                    continue
-                first[number], second[number] = moment, squared
-                group_of[number] = place
-                step = state.get("step") if step is None else step
-        if not group_of or step is None:
-            return None
-        weights = [plain(one) if number in group_of else None for number, one in enumerate(self._parameters)]
-        some = groups[next(iter(group_of.values()))]
-        self._sample.append_moments(parts, first, second, weights, eps=float(some["eps"]))
-        rates = [_known(group["lr"]) for group in groups]
-        at = _known(step)
-        parts += [group["lr"].reshape(1) for group, rate in zip(groups, rates, strict=True) if rate is None]
-        if at is None:
-            parts.append(step.reshape(1))
-        return Moments(
-            numbers=tuple(group_of),
-            group_of=tuple(group_of.values()),
-            rates=tuple(rates),
-            betas=(float(some["betas"][0]), float(some["betas"][1])),
-            step=at,
-        )
-
-    def _understand(self, moments: Moments, values: Sequence[float]) -> None:
-        """The update of a parameter is lr sqrt(1 - beta2^t) / (1 - beta1^t) times first moment over root of second
-        (Kingma and Ba, Adam, 2015, end of section 2): without weight decay, with epsilon as in that form."""
-        count, order = len(self._parameters), self._sample.order
-        rest = iter(values[3 * count :])
-        rates = [next(rest) if rate is None else rate for rate in moments.rates]
-        step = max(1.0, next(rest) if moments.step is None else moments.step)
-        beta1, beta2 = moments.betas
-        bias = sqrt(1 - beta2**step) / (1 - beta1**step)
-        row = {number: place for place, number in enumerate(order)}
-        updates, weights = [0.0] * len(self._layers.names), [0.0] * len(self._layers.names)
-        trace, size = 0.0, 0
-        for number, group in zip(moments.numbers, moments.group_of, strict=True):
-            updated, weight, second = (values[row[number] + block * count] for block in range(3))
-            whole, layer = self._sample.sizes[number], self._layer_of[number]
-            share = max(1.0, whole / BLOCK)
-            updates[layer] += share * (rates[group] * bias * updated) ** 2
-            weights[layer] += share * weight * weight
-            trace += share * second
-            size += whole
-        ratios = [sqrt(one / weight) for one, weight in zip(updates, weights, strict=True) if weight > 0]
-        ratios = [ratio for ratio in ratios if isfinite(ratio)]
-        self.update_ratio = median(ratios) if ratios else None
-        self.curvature = trace / size if size and isfinite(trace) else None
-
-
-def _as_it_is(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor
-
 
 def _in_turns(numbers: Iterable[int], sizes: Sequence[int], turns: int) -> list[list[int]]:
     """Tensors in so many lots of about as many elements each: the largest first, always to the smallest lot."""
@@ -384,10 +319,3 @@ def _in_turns(numbers: Iterable[int], sizes: Sequence[int], turns: int) -> list[
 
 def _square(norms: Sequence[float]) -> float:
     return sum(norm * norm for norm in norms if norm == norm)  # but for those that were not there
-
-
-def _known(value: Any) -> float | None:
-    """A number that is known here; None of one on a device, which is not asked for."""
-    if isinstance(value, torch.Tensor) and value.device.type != "cpu":
-        return None
-    return float(value)

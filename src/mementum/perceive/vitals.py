@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from math import isnan, log
+from statistics import median
 from typing import Any
 
 from mementum.perceive.robust import RunningMedian, Trend, deviation
@@ -13,6 +14,8 @@ SHORT = 32  # the last few steps: fewer say little about a spread, more are no n
 WARM = 20  # values before anything is compared with them: a spread of fewer is a guess
 Z_MAX = 1e6  # beyond this a distance says no more, and JSON stays without infinities
 VALUE_MAX = 1e100  # far above all of float32; squares of what is below stay finite
+RESOLUTION = 1e-7  # of the first losses: what float32 can tell apart of numbers as large as those a loss is made from
+FIRST = 8  # losses whose median is the size of the first
 NORM_MIN = 1e-38  # the smallest normal float32: a smaller norm is zero, and has no logarithm
 
 
@@ -44,6 +47,7 @@ class VitalSigns:
         self._gaps = RunningMedian(SHORT)  # steps from one loss to the next
         self._last_step: int | None = None  # that gave a loss
         self._norm_is_given = False
+        self._first: list[float] = []  # the first losses, which say how large the numbers are that losses come from
 
     def observe(
         self,
@@ -54,12 +58,15 @@ class VitalSigns:
         grad_norm: object = None,
         lr: object = None,
         reading: GradientReading | None = None,
+        stepped: bool = True,
         memory_used: float | None = None,
         memory_steps_left: float | None = None,
         step_s: float | None = None,
     ) -> Vitals:
         """The signs after `step`. Loss, gradient norm and lr: anything that is a number, a tensor of the CPU too; what
-        is none is told once and counts as not given. What is not finite is compared with nothing, now or later."""
+        is none is told once and counts as not given. What is not finite is compared with nothing, now or later.
+
+        `stepped`: whether an optimizer may have used the gradients of this step."""
         given_loss, given_norm = self._number("loss", loss), self._number("grad_norm", grad_norm)
         numbers = all(value is None or abs(value) <= VALUE_MAX for value in (given_loss, given_norm))
         loss_z, slope, spread = self._of_loss(step, _finite(given_loss))
@@ -69,6 +76,7 @@ class VitalSigns:
             step=step,
             at_s=at_s,
             finite=numbers and (reading is None or reading.finite),
+            held_back=not numbers and not stepped and (reading is None or reading.finite),
             loss_finite=given_loss is None or abs(given_loss) <= VALUE_MAX,
             loss=_finite(given_loss),
             loss_z=loss_z,
@@ -93,7 +101,12 @@ class VitalSigns:
     def state(self) -> dict[str, Any]:
         """What is remembered, as plain values and bytes."""
         memory: dict[str, Any] = {name: part.state() for name, part in self._parts().items()}
-        return {**memory, "last_step": self._last_step, "norm_is_given": self._norm_is_given}
+        return {
+            **memory,
+            "last_step": self._last_step,
+            "norm_is_given": self._norm_is_given,
+            "first": list(self._first),
+        }
 
     def apply(self, state: Mapping[str, Any]) -> None:
         """Go on from a `state`: what is observed next gets the signs that it would have got there."""
@@ -101,6 +114,7 @@ class VitalSigns:
             part.apply(state[name])
         self._last_step = state["last_step"]
         self._norm_is_given = state["norm_is_given"]
+        self._first = [float(loss) for loss in state.get("first", ())]  # a checkpoint of an earlier version has none
 
     def _parts(self) -> dict[str, RunningMedian | Trend]:
         return {
@@ -124,17 +138,23 @@ class VitalSigns:
             residual = loss - expected
             if len(self._residuals) >= WARM:
                 size = self._losses.median()
-                spread = self._residuals.spread(size)
+                spread = self._above_rounding(self._residuals.spread(size))
                 z = _ratio(residual - self._residuals.median(), spread)
                 signs = (z, _ratio(slope / max(1.0, self._gaps.median()), spread), self._spreads(size))
             for part in (self._residuals, self._few, self._many):
                 part.add(residual)
         self._trend.add(loss)
         self._losses.add(loss)
+        if len(self._first) < FIRST:
+            self._first.append(abs(loss))
         if self._last_step is not None and step > self._last_step:
             self._gaps.add(float(step - self._last_step))
         self._last_step = step
         return signs
+
+    def _above_rounding(self, spread: float) -> float:
+        """What has been trained down to the rounding of its own first losses jumps about by that rounding."""
+        return max(spread, RESOLUTION * median(self._first)) if spread and self._first else spread
 
     def _spreads(self, size: float) -> float:
         few, many = self._few.spread(size), self._many.spread(size)
