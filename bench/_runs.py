@@ -33,7 +33,7 @@ OUT = Path(__file__).resolve().parent / "out" / "anomalies"
 VOCABULARY = 128  # of 7-bit characters; all others are one of them
 TEXT_SIZE = 2_000_000  # bytes of text, of which a run reads a tenth
 SAMPLE_STREAM, FAULT_STREAM = 1, 2  # each with a generator of its own: a fault draws nothing that its twin draws
-LARGE = 2.0**64  # a float32 whose square is infinite: `execute.finite` takes it for not finite
+LARGE = 2.0**64  # a float32 whose square is infinite: of a weight `execute.finite` takes it for not finite
 DEAD_STEPS = 130  # after the first loss that is no number: nothing more happens, and a run ends
 FLAGS = ("finite", "loss_finite")
 NUMBERS = tuple(
@@ -157,7 +157,8 @@ def train(setup: Setup, *, faulty: bool) -> dict[str, Array]:
     signs, gradients, samples = VitalSigns(), Gradients({"optimizer": optimizer}, names), stream(setup, SAMPLE_STREAM)
     seen: list[Vitals] = []
     losses: list[float] = []
-    largest: list[float] = []
+    weights: list[float] = []
+    moments: list[float] = []
     dead = 0
     for step in range(1, setup.steps + 1):
         lr = fault.lr(step, planned_lr(setup, step))
@@ -173,14 +174,15 @@ def train(setup: Setup, *, faulty: bool) -> dict[str, Array]:
         fault.after(step)
         optimizer.zero_grad(set_to_none=True)
         losses.append(loss)
-        largest.append(largest_of(parameters, optimizer))
+        weights.append(largest_of(parameters))
+        moments.append(largest_of(moments_of(optimizer)))
         seen.append(signs.observe(step, at_s=float(step), loss=loss, grad_norm=norm, lr=lr, reading=gradients.take()))
         dead = 0 if math.isfinite(loss) else dead + 1
         if dead >= DEAD_STEPS:
             break
     gradients.close()
-    size = np.array(largest)
-    states = {"state_finite": np.isfinite(size), "state_sound": size < LARGE}
+    finite = np.isfinite(weights) & np.isfinite(moments)
+    states = {"state_finite": finite, "state_sound": finite & (np.array(weights) < LARGE)}
     return {"losses": np.array(losses), **states} | columns(seen)
 
 
@@ -195,11 +197,14 @@ def backward(model: nn.Module, fault: Fault, step: int, inputs: Tensor, targets:
     return total
 
 
-def largest_of(parameters: list[Tensor], optimizer: torch.optim.Optimizer) -> float:
-    """The largest number of the state, by size; NaN if one is."""
-    moments = [value for state in optimizer.state.values() for value in state.values() if torch.is_tensor(value)]
-    norms = torch._foreach_norm([one.detach() for one in (*parameters, *moments)], ord=float("inf"))
+def largest_of(tensors: list[Tensor]) -> float:
+    """The largest of all numbers, by size; NaN if one is."""
+    norms = torch._foreach_norm([one.detach() for one in tensors], ord=float("inf"))
     return float(torch.stack(norms).max())
+
+
+def moments_of(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    return [value for state in optimizer.state.values() for value in state.values() if torch.is_tensor(value)]
 
 
 def columns(seen: list[Vitals]) -> dict[str, Array]:
@@ -238,10 +243,14 @@ def stored(setup: Setup, folder: Path, *, faulty: bool) -> dict[str, Array] | No
     return found if str(found.pop("digest")) == setup.digest() else None
 
 
-def run(setup: Setup, folder: Path, *, faulty: bool) -> None:
-    """Train it and keep what was seen. It is written beside and renamed: whenever it is killed, a file is whole."""
+def begin_process() -> None:
+    """What a process of its own for runs begins with. Tiny numbers would take a hundred times as long as others."""
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
+
+
+def run(setup: Setup, folder: Path, *, faulty: bool) -> None:
+    """Train it and keep what was seen. It is written beside and renamed: whenever it is killed, a file is whole."""
     recorded = train(setup, faulty=faulty)
     folder.mkdir(parents=True, exist_ok=True)
     path = path_of(setup, folder, faulty=faulty)

@@ -23,7 +23,7 @@ import typer
 from _judging import Harm, harm_of, is_captured, is_poisoned, is_there, wilson
 from _keeping import Keeper, Look, Ours, look_at, looks, others, play
 from _measure import Report
-from _runs import OUT, Array, Setup, run, stored
+from _runs import OUT, Array, Setup, begin_process, run, stored
 from _setups import DRIFTS, EACH, setups
 from _tables import Bar, print_bars, print_table, told, wide_console
 from rich.console import Console
@@ -90,7 +90,9 @@ def record_all(wanted: Sequence[Setup], folder: Path, console: Console, *, proce
     todo = [(one, faulty) for one in wanted for faulty in (True, False) if stored(one, folder, faulty=faulty) is None]
     if not todo:
         return
-    with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
+    with ProcessPoolExecutor(
+        processes, mp_context=multiprocessing.get_context("spawn"), initializer=begin_process
+    ) as pool:
         jobs = [pool.submit(run, one, folder, faulty=faulty) for one, faulty in todo]
         for job in track(as_completed(jobs), total=len(jobs), description="training", console=console):
             job.result()

@@ -167,7 +167,7 @@ def test_a_rollback_that_was_taken_back_is_not_told(ask: Any, seen: Path) -> Non
         "learning rates are 0.5 of those that were stored"
     )
     store = LocalStore(PosixDisk(), str(recorded.home(seen)))
-    plans.write(store, "c9cancelled", plans.Cancelled(attempt=1, time="2026-11-30T06:10:10.000000Z"))
+    plans.write(store, "c9cancelled", plans.Cancelled(attempt=1, time="2026-11-30T06:10:10.000000Z", by_hand=True))
     assert explained(ask, seen, "@5")["rollback"] == ""
 
 
