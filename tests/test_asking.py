@@ -10,6 +10,7 @@ from mementum.asking import Asked, asked_of
 from mementum.decide.alarm import BeforeCrash
 from mementum.decide.before import BeforeStop
 from mementum.decide.budget import Within
+from mementum.decide.flight import FlightRecorder, Recording
 from mementum.decide.interval import EveryEpoch, EverySeconds, EverySteps
 from mementum.decide.policy import First
 from mementum.errors import UsageError
@@ -33,16 +34,19 @@ def asked(config: Any = None, **arguments: Any) -> Asked:
 def test_intervals_become_a_policy(steps: int | None, seconds: float | None, expected: tuple[object, ...]) -> None:
     """A notice that the process will be stopped saves in any case, and so does an alarm that outweighs its cost."""
     policy = asked(every_steps=steps, every_s=seconds).policy
-    assert policy == First(policies=(BeforeStop(), BeforeCrash(), *expected))
-    said = asked({"alarms": "off"}, every_steps=3).policy
+    without = First(policies=(BeforeStop(), BeforeCrash(), *expected))
+    assert policy == Recording(policy=without, recorder=Within(policy=FlightRecorder()))
+    assert asked({"recorder": "off"}, every_steps=steps, every_s=seconds).policy == without
+    off = {"alarms": "off", "recorder": "off"}
+    said = asked(off, every_steps=3).policy
     assert said == First(policies=(BeforeStop(), EverySteps(steps=3)))
-    limited = asked({"alarms": "off", "budgets": {"lost_time": "5 %"}}, every_steps=3).policy
+    limited = asked({**off, "budgets": {"lost_time": "5 %"}}, every_steps=3).policy
     assert limited == Within(policy=said)
 
 
 def test_a_policy_is_taken_as_it_is_and_alone() -> None:
     policy = EveryEpoch()
-    assert asked(policy=policy).policy == First(policies=(BeforeStop(), policy))
+    assert asked({"recorder": "off"}, policy=policy).policy == First(policies=(BeforeStop(), policy))
     for steps, seconds in ((1, None), (None, 1.0), (1, 1.0)):
         with pytest.raises(UsageError, match="either a policy or every_steps and every_s"):
             asked(policy=policy, every_steps=steps, every_s=seconds)

@@ -17,7 +17,7 @@ import torch
 import mementum
 from deaths import die, hold_disk, left, steps_left
 from disks import FullDisk
-from mementum import ram
+from mementum import ram, slotting
 from mementum.errors import StoreError
 from mementum.events import Committed, Failed, Note, SaveSkipped
 from mementum.execute import shared_file, slots
@@ -74,6 +74,7 @@ def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Shared memory of this test's own."""
     with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="mementum-test-") as path:
         monkeypatch.setattr(ram, "FOLDER", path)
+        monkeypatch.setattr(slotting, "SHM", path)
         yield Path(path)
 
 
@@ -86,6 +87,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     if os.geteuid() != 0 or subprocess.run(words, capture_output=True, check=False).returncode != 0:
         pytest.skip("only root can mount a file system")
     monkeypatch.setattr(ram, "FOLDER", str(path))
+    monkeypatch.setattr(slotting, "SHM", str(path))
     yield path
     subprocess.run(["umount", str(path)], check=True)
 
@@ -295,7 +297,7 @@ def test_with_no_memory_at_all_the_loop_stands_still_and_the_checkpoint_is_right
     tmp_path: Path, made: Made, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     room = replace(look(shm=ram.FOLDER), host_available=0)
-    monkeypatch.setattr(ram, "look", lambda *, shm: room)
+    monkeypatch.setattr(slotting, "look", lambda *, shm: room)
     with made.open(tmp_path, capture=way) as run:
         for number in range(1, 4):
             made.optimizer.zero_grad()

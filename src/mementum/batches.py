@@ -93,7 +93,8 @@ class Batches:
         assert feed is not None
         while epochs is None or feed.epoch < epochs:
             # An iterator that an earlier loop left in the middle of its epoch goes on where it stood.
-            self._iterator = self._iterator or self._begin_epoch(feed)
+            if self._iterator is None:
+                self._iterator = self._begin_epoch(feed)
             group = feeds.take(feed, self._iterator, accumulate)
             if group:
                 self._gave = True

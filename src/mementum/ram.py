@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -22,7 +23,7 @@ from mementum.execute import head as heads
 from mementum.execute.attempts import key_of as claim_key
 from mementum.execute.finite import first_bad, must_by_context
 from mementum.execute.head import Headed
-from mementum.execute.identity import lives
+from mementum.execute.identity import identify, lives, one_kernel
 from mementum.execute.leftovers import Left, leftovers
 from mementum.execute.liveness import who_is
 from mementum.execute.room import SHM
@@ -159,8 +160,9 @@ def still_wanted(
 
 
 def _is_dead(store: Store, attempt: int) -> bool:
+    """Whether its process ran on this machine, and is not there any more."""
     who = who_is(store, attempt)
-    return who is not None and not lives(who)
+    return who is not None and one_kernel(identify(os.environ, lease_s=None), who) and not lives(who)
 
 
 def _doubted(waiting: Sequence[Left]) -> dict[str, tuple[Health, str]]:

@@ -177,7 +177,7 @@ def test_newer_ones_that_no_start_takes(diagnosed: Any, root: Path) -> None:
     assert "step 2 " in of_kind(findings, "resumes")["what"]
     said = [one["what"] for one in findings if one["kind"] == "newer-unused"]
     assert "it holds weights only" in said[0]
-    assert "the run was suspect" in said[1]
+    assert "its state is suspect" in said[1]
 
 
 def test_other_versions(diagnosed: Any, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

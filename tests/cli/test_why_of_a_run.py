@@ -85,7 +85,7 @@ def test_an_alarm(why: Callable[[str], dict[str, Any]]) -> None:
 def test_a_save_that_somebody_asked_for(why: Callable[[str], dict[str, Any]]) -> None:
     found = why(f"@{WISHED}")
     assert (found["saved"], found["kind"], found["cause"]) == (True, "asked", "asked: SIGUSR1 asked for a save")
-    assert found["effect"] == "a checkpoint: not exact"
+    assert found["effect"] == "a checkpoint: not exact, suspect; a resume prefers one that was saved in good health"
     assert [(one["kind"], one["step"]) for one in found["near"]][-1] == ("notice", WISHED)
     assert found["cost"]["durable_s"] >= 0.0
 
@@ -105,7 +105,7 @@ def test_in_words(ask: Any, seen: Path) -> None:
     """Each names its cause, what was measured, the limit, the effect and the next command."""
     for step in (10, REFUSED, SPIKE, WISHED):
         answer = ask("why", seen, f"@{step}")
-        heads = [line.split()[0] for line in answer.lines[1:7]]
+        heads = [line.split()[0] for line in answer.lines[1:9]]
         assert heads[:4] == ["cause", "measured", "limit", "effect"]
         assert "next" in heads
         assert f"step {step} of net was" in answer.lines[0]

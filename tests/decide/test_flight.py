@@ -76,7 +76,7 @@ def test_a_save_that_is_due_by_itself_goes_first() -> None:
 def test_where_nothing_is_due_it_says_what_the_policy_says() -> None:
     silent = Recording(policy=EverySteps(steps=100), recorder=FlightRecorder(every=50))
     assert silent.decide(situation(standing(49))) is None
-    told = Recording(policy=First(policies=()), recorder=FlightRecorder())
+    told = Recording(policy=First(policies=()), recorder=FlightRecorder(every=50))
     assert told.decide(situation(standing(49))) == Skip(reason="no policy asked for a save")
 
 

@@ -58,7 +58,7 @@ def test_parts_that_make_no_tensor_are_damage_of_the_checkpoint(
         loaded.tensors["box"]["t.indices"].fill_(7)
         return put_back(loaded, components)
 
-    monkeypatch.setattr("mementum.returning.put_back", spoiled)
+    monkeypatch.setattr("mementum.restoring.put_back", spoiled)
     fresh = Box(mine=1)
     with pytest.raises(CheckpointDamaged, match="a tensor of box cannot be put together"):
         save_now(tmp_path, {"state": {"box": fresh}})
