@@ -61,6 +61,7 @@ from train import CLIP_NORM, PEAK_RATE, new_model
 
 SEQUENCE = 48  # tokens; with a batch of two a step takes 0.4 to 0.7 s on two cores
 WARM_STEPS = 25  # in which everything was read once in full, and torch has made its threads
+NEVER = 1_000_000  # steps
 DEMO_MS, DEMO_MS_P99, BIG_SHARE = 0.5, 5.0, 0.003  # what is asked for
 Groups = dict[str, tuple[tuple[object, str], ...]]
 
@@ -199,7 +200,10 @@ def readings_of() -> Iterator[list[tuple[Gradients, GradientReading]]]:
 def opened(folder: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[Run]:
     """A run that sees and weighs everything; it makes no save at its end either."""
     policy = Weighing(policy=policy_of(None, Settings(), explicit=False))
-    run = mementum.open_run(folder, task="watched", model=model, optimizer=optimizer, policy=policy, resume="never")
+    seldom = {"recorder": {"every": NEVER}}  # it is asked at every step, and its snapshots are saves
+    run = mementum.open_run(
+        folder, task="watched", model=model, optimizer=optimizer, policy=policy, config=seldom, resume="never"
+    )
     try:
         yield run
     finally:
