@@ -43,7 +43,7 @@ from mementum.slotting import ChosenSlots
 TRIES_MAX = 3  # to place one snapshot: a disk that has refused it so often refuses it again, and memory is wanted
 RETRY_STEPS = 25  # from one try to the next: a full disk is not emptied in one step
 IN_MEMORY_MAX = 8  # states that no disk has, newest first: more than slots and saves in flight together
-HEARD_MAX = 256  # events between two steps: a few saves end in one, and retention removes what they push out
+HEARD_MAX = 10_000  # events between two steps: a first save under a smaller keep_last removes all that it pushes out
 
 Charge = Callable[[str, Save], None]  # a save's id, and what it is
 
