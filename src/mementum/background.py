@@ -10,15 +10,15 @@ import psutil
 
 from mementum.assemble import number
 from mementum.clock import Clock
+from mementum.compressing import Compressing
 from mementum.decide.retain import Retention
-from mementum.errors import MementumError, StoreError, Superseded
+from mementum.errors import StoreError, Superseded
 from mementum.events import CameToNothing, Committed, Cost, Emit, Failed, Note, SaveSkipped
 from mementum.execute.attempts import key_of
 from mementum.execute.claim import let_go, require_newest
 from mementum.execute.ledger import Ledger
 from mementum.execute.leftovers import Left
 from mementum.execute.pace import Pace
-from mementum.execute.settler import SettleJob, Settler
 from mementum.execute.snapshot import Snapshot
 from mementum.execute.stills import Stills, Unsteady
 from mementum.execute.worker import SaveJob, Worker, rank_of
@@ -27,14 +27,12 @@ from mementum.opening import Opened
 from mementum.perceive.budgets import KEPT
 from mementum.records import Diagnosis, Granularity, Health, Manifest, Save, StoredFile, record
 from mementum.saving import Describe, save_checkpoint
-from mementum.settling import settle
 from mementum.soundness import Soundness
 from mementum.tidying import Tidying
 
 # What such an attempt still commits before it sees us continues its own numbers, and must sort before all of ours: the
 # one manifest between its look and its put, those of a list that was stale, and numbers that failed puts used up.
 SEQ_LEAP = 1000
-SETTLE_WAIT_S = 60.0  # for a compression that is at a block; after it, the block is the disk's to answer for
 
 HealthOf = Callable[[str, int], Health]  # a state's id and step; asked on any thread
 
@@ -82,7 +80,9 @@ class Background:
         self._opened, self._lasting = opened, lasting
         self._clock, self._emit = clock, emit
         self._pace = None if write_rate is None else Pace(write_rate, clock)
-        self._codec, self._settler = settle_with, Settler(emit=emit)
+        self._compressing = Compressing(
+            opened, codec=settle_with, require_newest=self._require_newest, clock=clock, emit=emit
+        )
         self._vanished = self._refused_told = False
         self._superseded: Superseded | None = None
         self._torn_save: Save | None = None  # of the newest copy that something overtook
@@ -94,7 +94,7 @@ class Background:
             catalog=opened.catalog,
             retention=retention,
             journal=self._journal,
-            turn=self._settler.turn,
+            turn=self._compressing.turn,
             sure=opened.attempt.sure,
             clock=clock,
             emit=emit,
@@ -191,7 +191,7 @@ class Background:
 
     def close(self, timeout_s: float) -> bool:
         ended = self._worker.close(timeout_s)
-        self._settler.stop(SETTLE_WAIT_S)  # what is not compressed by now stays as it landed until the next start
+        self._compressing.stop()
         self.ending = True
         for give_back in self.at_end:
             give_back()
@@ -233,7 +233,7 @@ class Background:
     def _step_back(self, superseded: Superseded) -> None:
         """Save and remove nothing from now on, and let go of the task. The journal is ours alone, and is written on."""
         self._superseded = superseded
-        self._settler.stop(SETTLE_WAIT_S)
+        self._compressing.stop()
         self._append("superseded", None, None, {"by": superseded.by, "host": superseded.host})
         let_go(self._opened.attempt)
 
@@ -312,33 +312,9 @@ class Background:
             self._emit(Note(text=f"{refused}: {text}"))
 
     def settle_newest(self) -> None:
-        """Have the newest checkpoint compressed when the processor has nothing else to do; that costs nothing where it
-        was done already."""
-        opened, codec = self._opened, self._codec
-        if codec is None or self._superseded is not None:
-            return
-        try:
-            entries = opened.catalog.entries(opened.home)
-        except MementumError as error:  # nothing of a save, or of a start, depends on it
-            kept = "all checkpoints, uncompressed"
-            self._emit(Failed(what="looking for a checkpoint to compress", error=error.message, kept=kept))
-            return
-        if not entries:
-            return
-        work = partial(
-            settle,
-            entries[-1],
-            home=opened.home,
-            store=opened.store,
-            catalog=opened.catalog,
-            codec=codec,
-            emit=self._emit,
-            require_newest=self._require_newest,
-            clock=self._clock,
-            turn=self._settler.turn,
-        )
-        what = f"compressing {entries[-1].manifest.id}"
-        self._settler.offer(SettleJob(what=what, work=lambda pause: work(pause=pause)))
+        """Have the newest checkpoint compressed when the processor has nothing else to do."""
+        if self._superseded is None:
+            self._compressing.newest()
 
     def _look_for_home(self) -> None:
         """Tell once that the task's folder was taken away under the run. Saving goes on in one that is made anew: it is

@@ -4,39 +4,30 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Literal
 
 from mementum.asking import UNSAID, Asked, Unsaid, asked_of
 from mementum.assemble import components_of, exactness_of
-from mementum.background import Background, Lasting
+from mementum.background import Lasting
 from mementum.clock import Clock, SystemClock
 from mementum.config.loading import Source
 from mementum.decide.policy import Policy
-from mementum.deciding import Deciding
+from mementum.equipping import background_for, capture_for, deciding_for, place_salvaged, rolling_for
 from mementum.errors import UsageError
-from mementum.events import Emit, Emitter, Failed, Note
+from mementum.events import Emit, Emitter, Note
 from mementum.execute import origin
-from mementum.execute.capture import BlockingCapture, Capture, Slots
-from mementum.execute.overlap import OverlappedCapture
 from mementum.execute.plan import RAW
 from mementum.execute.structure import Reader
 from mementum.format import context as contexts
 from mementum.live import feeds
 from mementum.live.component import Component
 from mementum.opening import Opened, open_task, root_folder
-from mementum.perceive.costs import Costs
-from mementum.policies import came_late, not_kept
-from mementum.quarantine import watch_states
-from mementum.ram import Salvaged, claim_of, described, key_of, snapshot_of
+from mementum.policies import came_late
+from mementum.ram import claim_of, key_of
 from mementum.records import Exactness, Resumed
-from mementum.restoring import Beginning
-from mementum.returning import Back, begin
-from mementum.rolling import Rolling, Wishes
+from mementum.returning import begin
 from mementum.run import CLOSE_WAIT_S, Run
-from mementum.sensing import expected_size, planned, watchers
 from mementum.slotting import ChosenSlots
-from mementum.soundness import watch_soundness
 from mementum.taking import Taker
 
 
@@ -169,20 +160,20 @@ def _run(
     exactness = _exactness(components, feed, emit)
     if beginning.resumed is not None:
         _tell_resumed(beginning.resumed, came_late(asked.settings, clock.monotonic() - began_s), emit)
-    background = _background(opened, asked, components, back, lasting, clock, emit)
+    background = background_for(opened, asked, components, back, lasting, clock, emit)
     wanted, memory = asked.settings.slots, asked.settings.budgets.memory
     slots = ChosenSlots(key_of(folder, opened.task), wanted=wanted, memory=memory, emit=emit)
-    capture = _capture(asked, components, slots, clock, emit)
+    capture = capture_for(asked, components, slots, clock, emit)
     try:
         capture.note(components)
-        deciding = _deciding(asked, components, opened, background, back, capture, slots, clock, emit)
+        deciding = deciding_for(asked, components, opened, background, back, capture, slots, clock, emit)
     except BaseException:
         for left in (*back.older, *(() if back.salvaged is None else (back.salvaged.left,))):
             left.release()  # it lies where it lay
         capture.close()
         background.close(CLOSE_WAIT_S)
         raise
-    _place(back.salvaged, opened, background, clock)
+    place_salvaged(back.salvaged, opened, background, clock)
     looks = asked.settings.on_divergence != "ignore" and not asked.settings.observe
     background.give_back(slots.adopt(back.older) if looks else back.older)
     taker = Taker(
@@ -204,7 +195,7 @@ def _run(
         taker=taker,
         deciding=deciding,
         background=background,
-        rolling=_rolling(asked, opened, components, background, lasting, beginning, clock, emit),
+        rolling=rolling_for(asked, opened, components, background, lasting, beginning, clock, emit),
         beginning=beginning,
         raise_failures=asked.settings.on_error == "raise",
         clock=clock,
@@ -221,172 +212,11 @@ def _exactness(components: Sequence[Component], feed: feeds.Feed | None, emit: E
     return exactness
 
 
-def _rolling(
-    asked: Asked,
-    opened: Opened,
-    components: Sequence[Component],
-    background: Background,
-    lasting: Lasting,
-    beginning: Beginning,
-    clock: Clock,
-    emit: Emit,
-) -> Rolling:
-    """What goes back when the training has diverged, as the settings want it."""
-    settings, how = asked.settings, asked.settings.rollback
-    return Rolling(
-        Wishes(on_divergence=settings.on_divergence, limit=how.limit, lr_scale=how.lr_scale, skip=how.skip),
-        opened=opened,
-        components=components,
-        background=background,
-        lasting=lasting,
-        fit=asked.fit,
-        beginning=beginning,
-        clock=clock,
-        emit=emit,
-    )
-
-
 def _tell_resumed(resumed: Resumed, late: str | None, emit: Emitter) -> None:
     if late is not None:
         emit(Note(text=late))
     if resumed.left_out:
         emit(Note(text=f"step {resumed.step} was loaded in part: {len(resumed.left_out)} things were left out"))
-
-
-def _deciding(
-    asked: Asked,
-    components: Sequence[Component],
-    opened: Opened,
-    background: Background,
-    back: Back,
-    capture: Capture,
-    slots: ChosenSlots,
-    clock: Clock,
-    emit: Emitter,
-) -> Deciding:
-    """What watches the run and decides, on from where the last attempt was."""
-    beginning = back.beginning
-    for note in asked.notes:
-        emit(Note(text=note))
-    size = expected_size(capture.size, components)
-    watched = watchers(
-        asked.settings,
-        components,
-        opened,
-        size=size,
-        begun=beginning.step,
-        alarm=lambda alarm: deciding.alarm(alarm),
-        clock=clock,
-        emit=emit,
-    )
-
-    def tell(kind: str, step: int | None, values: Mapping[str, Any]) -> None:
-        background.tell(kind, step=step, values=values)
-
-    if watched.perception is not None and watched.perception.diagnosis is not None:
-        states = watch_states(
-            opened,
-            background,
-            slots,
-            beginning.resumed,
-            salvaged=None if back.salvaged is None else back.salvaged.loaded.manifest,
-            older=[left.stamp for left in back.older if left.stamp is not None],
-            charge=watched.perception.taken,
-            observes=asked.settings.observe,
-            clock=clock,
-            emit=emit,
-        )
-        watched = replace(watched, quarantine=states)
-    deciding = Deciding(
-        asked.policy, watched, tell=tell, append=background.record, clock=clock, emit=emit, step=beginning.step
-    )
-    if beginning.perceived is not None:
-        deciding.apply(beginning.perceived)
-    for sentence in not_kept(asked.settings, Costs(planned(asked.settings, size)).every()):
-        emit(Note(text=sentence))
-    emit.add(deciding.hear)
-    return deciding
-
-
-def _background(
-    opened: Opened,
-    asked: Asked,
-    components: Sequence[Component],
-    back: Back,
-    lasting: Lasting,
-    clock: Clock,
-    emit: Emit,
-) -> Background:
-    """The background, at work on what the last run has left: slots to give back, a checkpoint to compress."""
-    resumed = back.beginning.resumed
-    background = Background(
-        opened=opened,
-        retention=asked.retention,
-        write_rate=asked.settings.write_rate,
-        settle_with=None if asked.settings.codec == RAW else asked.settings.codec,
-        lasting=lasting,
-        seq=back.seq,
-        saved_seq=back.saved_seq,
-        parent=resumed.checkpoint if resumed else None,
-        saved_step=resumed.step if resumed and back.salvaged is None else None,
-        clock=clock,
-        emit=emit,
-    )
-    if asked.settings.on_divergence != "ignore":
-        background.soundness = watch_soundness(
-            components, opened.store, resumed=resumed, tell=background.tell, emit=emit
-        )
-    background.give_back(back.spare)
-    background.stills.know(back.stills)
-    if back.came_from is not None:
-        background.stills.wrote(*back.came_from)
-        background.stills.committed()
-    background.settle_newest()  # what the last run left as it landed
-    return background
-
-
-def _place(salvaged: Salvaged | None, opened: Opened, background: Background, clock: Clock) -> None:
-    """Make the snapshot from which the run came back, or beside which it begins anew, durable before anything else."""
-    if salvaged is None:
-        return
-
-    def release() -> None:
-        """Its memory is given back once it, or a later state, is a checkpoint; else the next start finds it again."""
-        if background.saved_seq >= salvaged.headed.told.seq:
-            salvaged.left.remove()
-        elif background.ending:
-            salvaged.left.release()
-        else:
-            background.at_end.append(release)
-
-    background.stills.know(salvaged.headed.stills)
-    snapshot = snapshot_of(salvaged, opened.store, release=release, began_s=clock.monotonic())
-    background.submit(snapshot, describe=lambda snapshot, files: described(salvaged, files))
-
-
-def _capture(asked: Asked, components: Sequence[Component], slots: Slots, clock: Clock, emit: Emit) -> Capture:
-    def give_up(why: str) -> None:
-        emit(Note(text=f'{why}: from now on the state is copied while the loop waits, as with capture="blocking"'))
-
-    def failed(why: str) -> None:
-        emit(Failed(what="finishing a snapshot in memory", error=why, kept="the save, and the checkpoints"))
-
-    if asked.settings.capture == "blocking":
-        return BlockingCapture(codec=RAW, slots=slots, reuse_frozen=True)
-    capture = OverlappedCapture(
-        codec=RAW,
-        components=components,
-        clock=clock,
-        slots=slots,
-        reuse_frozen=True,
-        verify=asked.settings.verify_capture,
-        give_up=give_up,
-        failed=failed,
-    )
-    if capture.unhooked:
-        names = ", ".join(capture.unhooked)
-        emit(Note(text=f"{names}: its step does not call torch's hooks, so its state is copied while the loop waits"))
-    return capture
 
 
 def _emitter(on_event: Emit | Sequence[Emit]) -> Emitter:
