@@ -43,7 +43,7 @@ lint: install ## ruff and mypy
 	$(BIN)/mypy
 
 test: lint ## the linters, then every test but the soaks
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+	MEMENTUM_NEEDS_SERVICES=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
 soak: install ## the long seeded searches
 	$(BIN)/python -m pytest -m soak -n 0 -s

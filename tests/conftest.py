@@ -11,6 +11,9 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
+# The fixtures s3_url, redis_url and postgres_url, what belongs to them, and `mount`.
+pytest_plugins = ("services", "mounts")
+
 # Before anything imports torch or numpy: parallel test processes would fight over the cores, and sums would be split
 # over threads differently from machine to machine.
 for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):

@@ -11,6 +11,7 @@ from mementum import ram
 from mementum.catalog import tasks
 from mementum.execute.leftovers import Left, leftovers
 from mementum.storage.disk import PosixDisk
+from mementum.storage.local import LocalStore
 
 WAIT_S = 20.0  # for a thread that ends; only a broken test waits so long
 
@@ -52,6 +53,6 @@ def give_back(folder: Path) -> None:
     """Remove the slots that dead processes have left of all tasks whose roots lie in a folder."""
     for place, names, _ in os.walk(folder.resolve()):
         if any(tasks.DAY.fullmatch(name) for name in names):
-            for found in tasks.tasks(PosixDisk(), place):
+            for found in tasks.tasks(LocalStore(PosixDisk(), place)):
                 for one in leftovers(ram.FOLDER, ram.key_of(Path(place), found.task)):
                     one.remove()

@@ -9,12 +9,14 @@ FLOORS = (  # a file imports its own room and lower floors, nothing else
     {"events", "config", "perceive", "decide", "format", "storage"},
     {"live"},
     {"execute", "catalog", "recover"},
-    {"saving", "resuming", "pruning", "settling", "frozen", "release"},
-    {"assemble", "policies", "past", "journal", "noting", "soundness", "belated"},
+    {"basing"},
+    {"rewriting", "recoding"},
+    {"saving", "resuming", "pruning", "settling", "withering", "placing", "mirroring", "frozen", "rooting", "release"},
+    {"places", "assemble", "policies", "watermarks", "past", "journal", "noting", "soundness", "belated"},
     {"opening", "asking", "tidying"},
-    {"compressing"},
+    {"compressing", "forwarding", "landing"},
     {"background", "ram", "slotting"},
-    {"taking", "planning", "deciding", "quarantine", "restoring", "draining", "timeline"},
+    {"taking", "planning", "deciding", "quarantine", "restoring", "draining", "clearing", "timeline"},
     {"batches", "rolling"},
     {"run"},
     {"returning", "sensing"},
@@ -50,11 +52,19 @@ NUMPY_AT_TOP = (
     "recover/",
     "frozen.py",  # reads the frozen tensors of snapshots
     "format/planes.py",  # splits bytes of floats; it is imported by name, late
+    "format/delta.py",  # subtracts them; the same
     "perceive/onset.py",  # the same, when there is trouble
     "exchange/",  # stands on torch, which imports numpy
     "testing/",
 )
-SQLALCHEMY = ("catalog/sql.py",)  # the command line starts without it
+SQLALCHEMY = (  # the command line starts without it
+    "catalog/sql.py",
+    "catalog/sql_engine.py",
+    "catalog/sql_reading.py",
+    "catalog/sql_schema.py",
+    "catalog/sql_tables.py",
+    "catalog/sql_writing.py",
+)
 DISK = (  # the one door to the file system: that makes simulation possible
     "storage/disk.py",
     "storage/direct.py",
@@ -63,11 +73,13 @@ DISK = (  # the one door to the file system: that makes simulation possible
 CLOCK = ("clock.py",)  # the one source of time, for the same reason
 BROAD_EXCEPT = (
     "events.py",  # a listener is the user's code
+    "catalog/shared.py",  # a thread's end
     "execute/worker.py",  # a thread's end
     "execute/copying.py",  # a copy, whose failure is raised in its save
     "execute/copier.py",  # a thread's end
     "execute/beside.py",  # a thread's end
     "execute/settler.py",  # a thread's end
+    "execute/placer.py",  # a thread's end
     "perceive/notices.py",  # a signal handler of the user's, whose exception is kept for the step's end
     "run.py",  # the border that keeps our faults out of training
     "deciding.py",  # the same

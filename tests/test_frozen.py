@@ -20,6 +20,9 @@ from deaths import die, hold_disk, steps_left
 from mementum.cli.main import app
 from mementum.events import Committed, Cost, Failed, SaveSkipped
 from mementum.execute import structure
+from mementum.records import Manifest
+from mementum.recover.verify import read_manifest, verify
+from mementum.storage.disk import PosixDisk
 from mementum.storage.local import LocalStore
 from trips import Told, bits
 
@@ -215,14 +218,21 @@ def test_a_resume_goes_on_bit_for_bit_and_does_not_write_the_base_again(tmp_path
     assert len(set(inodes[:3])) == len(set(inodes[3:])) == 1
 
 
-def test_a_disk_without_hard_links_gets_all_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_disk_without_hard_links_the_first_one_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LocalStore, "link", lambda store, old, new: False)
     made, told = Adapted(), Told()
     with open_run(tmp_path, made, on_event=told) as run:
         train(run, made, 3)
-    files = frozen_files(tmp_path)
-    assert len({file.stat().st_ino for file in files}) == 3
-    assert len({file.read_bytes() for file in files}) == 1
+    first, *later = folders(tmp_path)
+    (file,) = tmp_path.glob("*/*/*/model.frozen.safetensors")
+    assert file.parent == first
+    store = LocalStore(PosixDisk(), str(first.parent))
+    for folder in (first, *later):
+        manifest = read_manifest(store, folder.name)
+        assert isinstance(manifest, Manifest)
+        assert verify(store, folder.name, manifest, deep=True) == ()
+        named = [one.folder for one in manifest.files if one.name == file.name]
+        assert named == [None if folder == first else first.name]
     assert written(told) == [event.size for event in told.of(Committed)]
 
 

@@ -74,7 +74,7 @@ def kill_after(root: Path, *, on_disk: int, in_memory: int = 0, broken_at: int |
 
 
 def home(root: Path) -> str:
-    (found,) = tasks(PosixDisk(), str(root))
+    (found,) = tasks(LocalStore(PosixDisk(), str(root)))
     return found.home
 
 

@@ -12,11 +12,14 @@ import pytest
 import torch
 
 import mementum
+from changed_settings import BESIDE, CHANGED, NUMBERS, SECTIONS, WITHOUT_EFFECT
 from mementum import doors
 from mementum.background import Background
+from mementum.catalog.shared import SharedCatalog
 from mementum.clock import ManualClock
 from mementum.config.checking import keys
 from mementum.config.loading import load
+from mementum.config.section import Section
 from mementum.errors import UsageError
 from mementum.events import Event, Note
 from mementum.execute.capture import BlockingCapture
@@ -32,135 +35,15 @@ from mementum.perceive.health import Judge
 from mementum.perceive.memory import Memory
 from mementum.perceive.notices import Notices
 from mementum.perceive.situation import Perception
+from mementum.places import Site
 from mementum.policies import came_late
 from mementum.rolling import Rolling
 from mementum.run import Run
 from mementum.slotting import ChosenSlots
+from mementum.storage import tiers
 
 FIXTURE = Path(__file__).parent / "fixtures" / "checkpoint_config.yaml"
 GB = 10**9
-
-# What each setting is changed to, beside what must be said for it to count.
-CHANGED: Mapping[str, Any] = {
-    "preset": "pretrain",
-    "policy": ["cost", {"steps": 7}],
-    "policy.before_stop": ["before_stop", {"steps": 7}],
-    "policy.cost": ["cost"],
-    "policy.window": ["window"],
-    "policy.steps": [{"steps": 7}],
-    "policy.seconds": [{"seconds": 7}],
-    "policy.epoch": ["epoch"],
-    "policy.event": [{"event": "a"}],
-    "policy.best": [{"best": "a"}],
-    "policy.window.base_interval": 7,
-    "policy.window.stability_window": 7,
-    "policy.window.risk_threshold": 0.5,
-    "policy.window.decay": 0.5,
-    "policy.steps.every": 8,
-    "policy.steps.granularity": "weights",
-    "policy.seconds.every": 8,
-    "policy.seconds.granularity": "weights_and_optimizer",
-    "policy.epoch.every": 2,
-    "policy.epoch.granularity": "essentials",
-    "policy.event.name": "b",
-    "policy.event.granularity": "weights",
-    "policy.best.metric": "b",
-    "policy.best.mode": "max",
-    "policy.best.min_delta": 0.5,
-    "policy.best.granularity": "full",
-    "every_steps": 7,
-    "every_s": 7,
-    "budgets.lost_time": 0.5,
-    "budgets.bytes_per_day.ssd": "1 TB",
-    "budgets.bytes_per_day.object_store": "1 TB",
-    "budgets.network": "1 GB/s",
-    "budgets.memory": "500 GB",
-    "budgets.money": {"per_day": 3, "per_gb": {"ssd": 1.0}},
-    "budgets.money.per_day": 4,
-    "budgets.money.per_gb.ssd": 2.0,
-    "budgets.money.per_gb.object_store": 1.0,
-    "tolerance.max_lost": "10m",
-    "tolerance.max_restore": "2m",
-    "expected.lost_per_save": 7,
-    "expected.durable_after": 7,
-    "expected.checkpoint_size": "87 GB",
-    "expected.restore": "5m",
-    "alarms": "off",
-    "alarms.which": ["memory"],
-    "alarms.thresholds.eval_rises": 5,
-    "alarms.thresholds.calm_steps": 7,
-    "alarms.thresholds.hang_floor": 7,
-    "alarms.thresholds.memory_high": 0.5,
-    "alarms.thresholds.memory_urgent": 0.99,
-    "vitals": "off",
-    "vitals.every": 2,
-    "vitals.full_norms_every": 7,
-    "vitals.memory_every": 7,
-    "notices": "off",
-    "notices.signals.stop": ["SIGINT"],
-    "notices.signals.save": ["SIGUSR2"],
-    "notices.slurm": False,
-    "notices.walltime": "9h",
-    "notices.spot": "aws",
-    "notices.spot_file": "reclaimed",
-    "notices.lead": "7m",
-    "notices.give_in": 7,
-    "nodes": 8,
-    "observe": True,
-    "on_divergence": "ignore",
-    "health.hold": 7,
-    "health.confirm": 7,
-    "recorder": "off",
-    "recorder.every": 7,
-    "recorder.share": "7 %",
-    "rollback.limit": 7,
-    "rollback.lr_scale": 0.5,
-    "rollback.skip": False,
-    "keep_last": 3,
-    "keep_every_steps": 7,
-    "keep_spread": 5,
-    "codec": "zstd:1",
-    "capture": "blocking",
-    "verify_capture": True,
-    "slots": 2,
-    "write_rate": "1 GB/s",
-    "fit": "partial",
-    "lr_wins": "new",
-    "on_error": "raise",
-}
-# Limits of alarms that are plain numbers.
-LIMITS = ("loss_z", "loss_z_at_once", "grad_z", "grad_ratio", "layer_ratio", "cusum_limit", "slow_ratio", "hang_factor")
-NUMBERS = {f"alarms.thresholds.{name}": 7.5 for name in LIMITS}
-WITHOUT_EFFECT = {
-    "budgets.bytes_per_day.object_store",
-    "budgets.network",
-    "budgets.money.per_gb.object_store",
-}
-# What must be said beside a setting, so that it can count at all.
-BESIDE: Mapping[str, Mapping[str, Any]] = {
-    "budgets.money.per": {"budgets": {"money": {"per_day": 3, "per_gb": {"ssd": 1.0}}}},
-    "tolerance.max_restore": {"tolerance": {"max_restore": "1m"}},
-    "expected.restore": {"tolerance": {"max_restore": "1m"}},
-    "policy.steps.": {"policy": [{"steps": {"every": 7}}]},
-    "policy.seconds.": {"policy": [{"seconds": {"every": 7}}]},
-    "policy.epoch.": {"policy": [{"epoch": {}}]},
-    "policy.event.": {"policy": [{"event": {"name": "a"}}]},
-    "policy.best.": {"policy": [{"best": {"metric": "a"}}]},
-    "policy.window.": {"policy": [{"window": {}}]},
-    "policy.cost": {"policy": [{"steps": 7}]},
-    "notices.lead": {"notices": {"walltime": "10h"}},
-}
-SECTIONS = {
-    "budgets",
-    "budgets.bytes_per_day",
-    "budgets.money.per_gb",
-    "tolerance",
-    "expected",
-    "alarms.thresholds",
-    "notices.signals",
-    "health",
-    "rollback",
-}
 
 SETTINGS = sorted(set(keys()) - SECTIONS)
 
@@ -174,6 +57,8 @@ def plainly(value: Any) -> Any:
     """What a value says of itself that does not change from run to run; of objects their kind."""
     if isinstance(value, enum.Enum | str | int | float | type(None)):
         return repr(value)
+    if isinstance(value, Section):
+        return plainly(value.model_dump())
     if isinstance(value, Mapping):
         return [(plainly(key), plainly(one)) for key, one in value.items()]
     if isinstance(value, list | tuple | set | frozenset):
@@ -215,7 +100,7 @@ def observed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Mappi
 
     for kind in (Budgets, Costs, Hazards, Detectors, Gradients, Memory, Watch, Notices, Perception, deadlines.Polled):
         spy_on_class(kind)
-    for kind in (Background, ChosenSlots, OverlappedCapture, BlockingCapture, Run, Judge, Rolling):
+    for kind in (Background, ChosenSlots, OverlappedCapture, BlockingCapture, Run, Judge, Rolling, Site, SharedCatalog):
         spy_on_class(kind)
     for name in ("wall_time", "slurm_limit"):
         spy_on(name)
@@ -229,6 +114,7 @@ def observed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Mappi
         return asked
 
     monkeypatch.setattr(doors, "asked_of", asking)
+    monkeypatch.setattr(tiers, "SHM", tmp_path)  # of a tier ram://
     monkeypatch.setenv("SLURM_JOB_ID", "1")
     monkeypatch.setenv("SLURM_JOB_END_TIME", str(1_700_000_000 + 36_000))
     roots = iter(range(100))
@@ -267,6 +153,8 @@ def with_(base: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
         _, kind, name = parts
         (one,) = base["policy"]
         return {**base, "policy": [{kind: {**one[kind], name: value}}]}
+    if parts[0] == "tiers" and len(parts) > 1:
+        return {"tiers": [with_(base["tiers"][0], ".".join(parts[1:]), value)]}
     head, *rest = parts
     inner = with_(base.get(head) or {}, ".".join(rest), value) if rest else value
     return {**base, head: inner}
@@ -320,7 +208,7 @@ def test_the_documents_file_chooses_the_window_policy_and_the_codec(
     idle = {one.key: one.text for one in load(FIXTURE).said if not one.effective}
     assert {f"{key}: {text}" for key, text in idle.items()} <= {one[1] for one in made if one[0] == "note"}
     assert set(idle) == {
-        *(f"storage_levels.level_{level}.{key}" for level in (0, 1, 2) for key in ("device", "retention_days")),
+        *(f"storage_levels.level_{level}.device" for level in (0, 1, 2)),
         "storage_levels.level_2.compression",
         "recovery_timeout_ms",
         "fallback_strategy",

@@ -14,16 +14,18 @@ from mementum.clock import ManualClock
 from mementum.errors import StoreError, Superseded
 from mementum.events import Event, Failed, Settled
 from mementum.execute.plan import plan
-from mementum.execute.remove import discard, outdated, remove
+from mementum.execute.remove import discard, outdated
 from mementum.format import blocks, index
 from mementum.format import manifest as manifests
 from mementum.pruning import sweep
 from mementum.records import Block, Buffer, DataFile, Entry, Granularity, Health, Index, Manifest, StoredFile
 from mementum.recover.verify import Proved, examine, read_blocks, read_manifest, verify
-from mementum.settling import GONE, Unsettled, settle
+from mementum.rewriting import GONE, Unsettled
+from mementum.settling import settle
 from mementum.storage.local import LocalStore
 from mementum.storage.store import Stat
 from mementum.testing.simdisk import SimDisk
+from removal import remove
 
 HOME, FOLDER = "20261130/t_000001", "step_0000000003"
 FIRST = {"meta.json", "model.safetensors", "optimizer.blocks", "index-00000.json", "context-00000.json"}
@@ -141,7 +143,7 @@ def raw_of(store: LocalStore, written: Manifest) -> bytes:
     def take(_: Block, raw: Buffer) -> None:
         pieces.append(bytes(raw))
 
-    assert read_blocks(store, f"{FOLDER}/{file.name}", file, take) == []
+    assert read_blocks(store, FOLDER, file, take) == []
     return b"".join(pieces)
 
 
@@ -353,7 +355,7 @@ def test_what_cannot_be_removed_is_left_to_a_sweep(task: Task, raw: bytes, name:
     (failed, settled) = task.events
     assert isinstance(failed, Failed)
     assert isinstance(settled, Settled)
-    assert failed.what == "removing the uncompressed files of c1"
+    assert failed.what == "removing the old files after compressing c1"
     task.store.before.clear()
     sweep(task.store, emit=task.events.append)
     assert task.store.names() == SECOND

@@ -8,7 +8,8 @@ from typing import Any
 
 from mementum.assemble import fit_of, plain_fields, require_count, retention_of
 from mementum.config.loading import Configured, Source, load
-from mementum.config.settings import KEEP_LAST, KEEP_SPREAD, Settings
+from mementum.config.settings import KEEP_BEST, KEEP_LAST, KEEP_SPREAD, Settings
+from mementum.decide.ageing import Ageing
 from mementum.decide.policy import Policy
 from mementum.decide.retain import Retention
 from mementum.errors import UsageError
@@ -76,7 +77,7 @@ def asked_of(
     return Asked(
         settings=settings,
         policy=policy_of(policy, settings, explicit=by_argument and not _has_limits(configured)),
-        retention=retention_of(settings.keep_last, settings.keep_every_steps, _spread(settings)),
+        retention=_retention(settings),
         resume=resume,
         user=plain_fields(user),
         fit=fit,
@@ -90,6 +91,18 @@ def _has_limits(configured: Configured) -> bool:
     return any(
         name.partition(".")[0] in ("budgets", "tolerance") and origin != "default"
         for name, origin in configured.origins.items()
+    )
+
+
+def _retention(settings: Settings) -> Retention:
+    days = settings.retention_days
+    return retention_of(
+        settings.keep_last,
+        settings.keep_every_steps,
+        _spread(settings),
+        keep_best=KEEP_BEST if settings.keep_best is None else settings.keep_best,
+        best_of=settings.keep_best_of,
+        ageing=Ageing(level_0=days.level_0, level_1=days.level_1, level_2=days.level_2),
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from mementum.decide.ageing import NEVER, Ageing
 from mementum.decide.retain import Retention
 from mementum.errors import UsageError
 from mementum.format.fields import INTEGER_MAX
@@ -102,11 +103,27 @@ def require_count(name: str, count: Any, *, least: int = 1) -> None:
         raise UsageError(f"{name} must be {least} or more, got {count}")
 
 
-def retention_of(keep_last: int | None, keep_every_steps: int | None, keep_spread: int = 0) -> Retention:
+def retention_of(
+    keep_last: int | None,
+    keep_every_steps: int | None,
+    keep_spread: int = 0,
+    *,
+    keep_best: int = 0,
+    best_of: str = "loss",
+    ageing: Ageing = NEVER,
+) -> Retention:
     require_count("keep_last", keep_last)
     require_count("keep_every_steps", keep_every_steps)
     require_count("keep_spread", keep_spread, least=0)
-    return Retention(last=keep_last, every_steps=keep_every_steps, spread=keep_spread)
+    require_count("keep_best", keep_best, least=0)
+    return Retention(
+        last=keep_last,
+        every_steps=keep_every_steps,
+        spread=keep_spread,
+        best=keep_best,
+        best_of=best_of,
+        ageing=ageing,
+    )
 
 
 def fit_of(fit: str, rename: Mapping[str, str] | None, lr_wins: str) -> Fit:

@@ -11,6 +11,7 @@ import psutil
 from mementum.assemble import number
 from mementum.clock import Clock
 from mementum.compressing import Compressing
+from mementum.config.tiers import Watermarks
 from mementum.decide.retain import Retention
 from mementum.errors import StoreError, Superseded
 from mementum.events import CameToNothing, Committed, Cost, Emit, Failed, Note, SaveSkipped
@@ -18,21 +19,25 @@ from mementum.execute.attempts import key_of
 from mementum.execute.claim import let_go, require_newest
 from mementum.execute.ledger import Ledger
 from mementum.execute.leftovers import Left
-from mementum.execute.pace import Pace
 from mementum.execute.snapshot import Snapshot
 from mementum.execute.stills import Stills, Unsteady
 from mementum.execute.worker import SaveJob, Worker, rank_of
+from mementum.forwarding import REACH, Forwarding
 from mementum.journal import Journal
+from mementum.landing import Landing, level_of
 from mementum.opening import Opened
 from mementum.perceive.budgets import KEPT
 from mementum.records import Diagnosis, Granularity, Health, Manifest, Save, StoredFile, record
-from mementum.saving import Describe, save_checkpoint
+from mementum.saving import Describe
 from mementum.soundness import Soundness
+from mementum.storage.pace import Pace
 from mementum.tidying import Tidying
 
 # What such an attempt still commits before it sees us continues its own numbers, and must sort before all of ours: the
 # one manifest between its look and its put, those of a list that was stale, and numbers that failed puts used up.
 SEQ_LEAP = 1000
+
+BEHIND = "the queue is full: the disk is behind"
 
 HealthOf = Callable[[str, int], Health]  # a state's id and step; asked on any thread
 
@@ -55,7 +60,9 @@ class Background:
         opened: Opened,
         retention: Retention,
         settle_with: str | None = None,
+        best_of: str = "loss",
         write_rate: float | None = None,
+        marks: Watermarks | None = None,
         lasting: Lasting,
         seq: int,
         saved_seq: int,
@@ -79,9 +86,9 @@ class Background:
         self.soundness: Soundness | None = None  # looks at each state before it is written
         self._opened, self._lasting = opened, lasting
         self._clock, self._emit = clock, emit
-        self._pace = None if write_rate is None else Pace(write_rate, clock)
+        level = None if marks is None else level_of(opened, marks, clock=clock, emit=emit)
         self._compressing = Compressing(
-            opened, codec=settle_with, require_newest=self._require_newest, clock=clock, emit=emit
+            opened, codec=settle_with, require_newest=self._require_newest, level=level, clock=clock, emit=emit
         )
         self._vanished = self._refused_told = False
         self._superseded: Superseded | None = None
@@ -96,10 +103,15 @@ class Background:
             journal=self._journal,
             turn=self._compressing.turn,
             sure=opened.attempt.sure,
+            level=level,
             clock=clock,
             emit=emit,
         )
+        pace = None if write_rate is None else Pace(write_rate, clock)
+        self._landing = Landing(opened, self.tidying, self.stills, pace, self._require_newest, emit)
         self._worker = Worker(emit=emit)
+        self._forwarding = Forwarding(opened, best_of=best_of, marks=marks, tell=self._note, clock=clock, emit=emit)
+        self.tidying.waiting = self._forwarding.waiting
 
     @property
     def saves_in_flight(self) -> int:
@@ -170,7 +182,7 @@ class Background:
         """Queue a fact for the journal."""
         plain = {name: number(value) for name, value in values.items()}
         if not self._worker.submit_fact(partial(self._append, kind, checkpoint, step, plain)):
-            self._emit(Failed(what=f"a fact ({kind})", error="the queue is full: the disk is behind", kept="the saves"))
+            self._emit(Failed(what=f"a fact ({kind})", error=BEHIND, kept="the saves"))
 
     def record(self, chunk: bytes, written: Callable[[bool], None]) -> bool:
         """Queue a chunk of recorded vitals; `written` is told what became of it. False if the queue is full."""
@@ -190,8 +202,10 @@ class Background:
         return self._worker.drain(timeout_s)
 
     def close(self, timeout_s: float) -> bool:
+        self._forwarding.drain(timeout_s)  # while facts are still taken, so that it is known what is where
         ended = self._worker.close(timeout_s)
         self._compressing.stop()
+        self._forwarding.close()
         self.ending = True
         for give_back in self.at_end:
             give_back()
@@ -234,6 +248,7 @@ class Background:
         """Save and remove nothing from now on, and let go of the task. The journal is ours alone, and is written on."""
         self._superseded = superseded
         self._compressing.stop()
+        self._forwarding.stop()
         self._append("superseded", None, None, {"by": superseded.by, "host": superseded.host})
         let_go(self._opened.attempt)
 
@@ -241,7 +256,6 @@ class Background:
         if self._superseded is not None:
             self._skip(snapshot, self._superseded)
             return
-        opened = self._opened
         self._look_for_home()
         manifest: Manifest | None = None
         try:
@@ -251,17 +265,9 @@ class Background:
                 return
             if self.soundness is not None:
                 describe = self.soundness.look(snapshot, describe)
-            manifest = save_checkpoint(
-                snapshot,
-                home=opened.home,
-                store=opened.store,
-                catalog=opened.catalog,
-                describe=describe,
-                emit=self._emit,
-                require_newest=self._require_newest,
-                stills=self.stills,
-                pace=self._pace,
-            )
+            manifest = self._landing.save(snapshot, describe)
+            if manifest is None:
+                return
         except Superseded as superseded:
             self._step_back(superseded)
             raise
@@ -301,6 +307,7 @@ class Background:
         else:
             self.ledger.ended(manifest.id, now_s, cost)
         self._tell_refused()
+        self.forward(manifest.id)  # first, so that nothing on its way is taken away
         self._tidy()
         self.settle_newest()
 
@@ -315,6 +322,16 @@ class Background:
         """Have the newest checkpoint compressed when the processor has nothing else to do."""
         if self._superseded is None:
             self._compressing.newest()
+
+    def forward(self, id: str | None) -> None:
+        """Have a checkpoint, or the newest, brought to the tiers that take it."""
+        if self._superseded is None:
+            self._forwarding.offer(id)
+
+    def _note(self, kind: str, checkpoint: str, step: int, values: Mapping[str, Any]) -> None:
+        """Queue a fact of ours, whose values are plain."""
+        if not self._worker.submit_fact(partial(self._append, kind, checkpoint, step, values)):
+            self._emit(Failed(what=f"a fact ({kind})", error=BEHIND, kept="the copies"))
 
     def _look_for_home(self) -> None:
         """Tell once that the task's folder was taken away under the run. Saving goes on in one that is made anew: it is
@@ -352,7 +369,12 @@ class Background:
             granularity=snapshot.save.granularity,
             health=self.health_of(snapshot.id, snapshot.step),
             files=tuple(files),
-            decision={**snapshot.save.numbers, "cause": snapshot.save.cause, "blocked_s": snapshot.stood_still_s},
+            decision={
+                **snapshot.save.numbers,
+                "cause": snapshot.save.cause,
+                REACH: snapshot.save.reach.name.lower(),
+                "blocked_s": snapshot.stood_still_s,
+            },
             metrics=snapshot.metrics,
             memory={"rss": psutil.Process().memory_info().rss},
             debug_info=snapshot.debug_info,

@@ -32,6 +32,7 @@ from mementum.records import Entry, Fact, Granularity, Health, record
 from mementum.recover.verify import verify
 from mementum.storage.disk import PosixDisk
 from mementum.storage.local import LocalStore
+from mementum.storage.store import Store
 from mementum.timeline import states_of
 
 GROUPS_MAX = 10**7  # batches' groups that one plan leaves out: more are a slip of the pen, and drawing them takes hours
@@ -167,7 +168,7 @@ def cancel_rollback(root: str | os.PathLike[str], task: str, *, clock: Clock | N
     return plan
 
 
-def pending(store: LocalStore, entries: Iterable[Entry]) -> Plan | None:
+def pending(store: Store, entries: Iterable[Entry]) -> Plan | None:
     """The plan that the next start does, as far as checkpoints tell: a snapshot in memory may know that it is done."""
     plan = plans.newest(store)
     exact = ((one.manifest.seq, one.manifest.attempt) for one in entries if _is_exact(one))
@@ -177,7 +178,7 @@ def pending(store: LocalStore, entries: Iterable[Entry]) -> Plan | None:
 def _read(root: str | os.PathLike[str], task: str) -> tuple[str, LocalStore, list[Entry]]:
     """The task's folder and its checkpoints, oldest first. NoSuchAddress if there is none."""
     folder, disk = root_folder(root), PosixDisk()
-    home = tasks.find(disk, str(folder), task) if folder.is_dir() else None
+    home = tasks.find(LocalStore(disk, str(folder)), task) if folder.is_dir() else None
     if home is None:
         raise NoSuchAddress(f"{folder} has no task {task!r}", next_command="mementum ls ROOT")
     store, catalog = LocalStore(disk, f"{folder}/{home}"), open_sqlite(None)

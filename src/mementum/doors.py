@@ -22,6 +22,7 @@ from mementum.format import context as contexts
 from mementum.live import feeds
 from mementum.live.component import Component
 from mementum.opening import Opened, open_task, root_folder
+from mementum.places import Places, open_sites
 from mementum.policies import came_late
 from mementum.ram import claim_of, key_of
 from mementum.records import Exactness, Resumed
@@ -74,8 +75,8 @@ def open_run(
         lost on average has grown to what a save costs. A notice that the process will be stopped saves in any case.
     keep_last: how many of the newest checkpoints stay (None: all); keep_every_steps: multiples of it
         stay too.
-    codec: of optimizer state on disk: `raw`, `zstd:1`, `planes+zstd:1`. A checkpoint lands raw; it is compressed later,
-        when the processor has nothing else to do. Weights are always raw.
+    codec: of optimizer state on disk: `raw`, `zstd:1`, `planes+zstd:1`, `delta+planes+zstd:1`. A checkpoint lands raw;
+        it is compressed later, when the processor has nothing else to do. Weights are always raw.
     capture: `overlapped` copies beside the next step's forward and backward pass; `blocking` copies before it goes on.
         verify_capture: compare all of the copy with a digest taken before it, not a sample of every tensor; the digest
         is taken while the loop waits.
@@ -135,7 +136,19 @@ def _open(
     contexts.render({"components": trees, "user": asked.user})  # what cannot be saved is said now
     lasting = Lasting(versions=origin.versions(), code=origin.code(), user=asked.user)
     about = {"versions": lasting.versions, "code": lasting.code}
-    opened = open_task(root, task, about=about, clock=clock, emit=emit, takeover=asked.takeover)
+    settings, folder = asked.settings, root_folder(root)
+    sites = open_sites(settings.tiers, folder, clock=clock, network=settings.budgets.network)  # nothing is written yet
+    places = Places(sites, clock=clock, emit=emit)
+    opened = open_task(
+        root,
+        task,
+        about=about,
+        clock=clock,
+        emit=emit,
+        takeover=asked.takeover,
+        share_with=settings.catalog,
+        places=places,
+    )
     try:
         return _run(root, opened, asked, components, feed, lasting, clock, emit)
     except BaseException:

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from mementum.asking import Asked
 from mementum.background import Background, Lasting
 from mementum.clock import Clock
 from mementum.deciding import Deciding
-from mementum.events import Emit, Emitter, Failed, Note
+from mementum.events import Emit, Emitter, Event, Failed, Note, Placed, Unplaced
 from mementum.execute.capture import BlockingCapture, Capture, Slots
 from mementum.execute.overlap import OverlappedCapture
 from mementum.execute.plan import RAW
 from mementum.live.component import Component
 from mementum.opening import Opened
 from mementum.perceive.costs import Costs
+from mementum.perceive.onward import Onward
 from mementum.policies import not_kept
 from mementum.quarantine import watch_states
 from mementum.ram import Salvaged, described, snapshot_of
+from mementum.records import Reach
 from mementum.restoring import Beginning
 from mementum.returning import Back
 from mementum.rolling import Rolling, Wishes
@@ -105,7 +108,15 @@ def deciding_for(
     for sentence in not_kept(asked.settings, Costs(planned(asked.settings, size)).every()):
         emit(Note(text=sentence))
     emit.add(deciding.hear)
+    if watched.perception is not None:
+        emit.add(partial(_told_onward, watched.perception.onward))
     return deciding
+
+
+def _told_onward(onward: Onward, event: Event) -> None:
+    """What becomes of copies on tiers that outlive the machine."""
+    if isinstance(event, Placed | Unplaced) and event.reach is Reach.MACHINE:
+        onward.told(event.id, there=isinstance(event, Placed))
 
 
 def background_for(
@@ -117,13 +128,15 @@ def background_for(
     clock: Clock,
     emit: Emit,
 ) -> Background:
-    """The background, at work on what the last run has left: slots to give back, a checkpoint to compress."""
+    """The background, at work on what the last run has left: slots to give back, checkpoints to compress and place."""
     resumed = back.beginning.resumed
     background = Background(
         opened=opened,
         retention=asked.retention,
         write_rate=asked.settings.write_rate,
+        marks=asked.settings.watermarks,
         settle_with=None if asked.settings.codec == RAW else asked.settings.codec,
+        best_of=asked.settings.keep_best_of,
         lasting=lasting,
         seq=back.seq,
         saved_seq=back.saved_seq,
@@ -142,6 +155,11 @@ def background_for(
         background.stills.wrote(*back.came_from)
         background.stills.committed()
     background.settle_newest()  # what the last run left as it landed
+    if not asked.settings.observe:
+        background.forward(None)  # and what it could not bring to the tiers
+    if resumed is not None:
+        values = {"seconds": resumed.duration_s, "tier": resumed.tier}
+        background.tell("restored", checkpoint=resumed.checkpoint, step=resumed.step, values=values)
     return background
 
 

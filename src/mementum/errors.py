@@ -6,7 +6,9 @@ MementumError
 │   └── NoSuchAddress           nothing has the name, step or id that was asked for
 ├── StoreError                  a store could not do what it was asked
 │   ├── KeyTaken                the key exists; nothing was overwritten
-│   └── KeyMissing              the key does not exist
+│   ├── KeyMissing              the key does not exist
+│   ├── Unreachable             the place does not answer, or not now: trying again may help
+│   └── AccessRefused           the place does not know us, or does not let us: trying again does not help
 ├── CheckpointError
 │   ├── CheckpointDamaged       bytes are missing or differ from their digests; `damage` lists them
 │   ├── UnknownFormat           not what mementum writes
@@ -108,6 +110,14 @@ class KeyMissing(StoreError):
 
     def __init__(self, key: str) -> None:
         super().__init__(key, f"{key} does not exist")
+
+
+class Unreachable(StoreError):
+    """The place does not answer, is overloaded, or broke off: the same call may succeed later."""
+
+
+class AccessRefused(StoreError):
+    """The place refuses our credentials, or does not let them do this."""
 
 
 class CheckpointError(MementumError):

@@ -8,11 +8,11 @@ import threading
 from collections.abc import Callable
 from typing import Literal
 
-from mementum.records import Alarm, Diagnosis, Health, Notice, record
+from mementum.records import Alarm, Diagnosis, Health, Notice, Reach, record
 
 logger = logging.getLogger("mementum")
 
-Phase = Literal["resume", "capture", "write", "commit", "remove", "sweep"]
+Phase = Literal["resume", "capture", "write", "commit", "remove", "sweep", "place", "fetch"]
 
 
 @record
@@ -109,13 +109,28 @@ class Noticed:
 
 @record
 class Settled:
-    """A checkpoint that landed raw was compressed; sizes are bytes of all its files."""
+    """A checkpoint that landed raw was compressed; sizes are bytes of all its files. `base`: the checkpoint that it was
+    coded against, if it was; `why_no_base`: if the codec has a delta, and it was not."""
 
     id: str
     step: int
     size_before: int
     size: int
     duration_s: float
+    base: str | None = None
+    why_no_base: str | None = None
+
+
+@record
+class Withered:
+    """Levels of an old checkpoint were dropped; `levels` are left. `size_before` and `size`: bytes of its files."""
+
+    id: str
+    step: int
+    levels: tuple[int, ...]
+    size_before: int
+    size: int
+    reason: str
 
 
 @record
@@ -135,12 +150,85 @@ class Cost:
 
 
 @record
+class Placed:
+    """A checkpoint is whole on a tier too. `size`: bytes that it has there, of which `sent` were not there before."""
+
+    id: str
+    step: int
+    tier: str
+    reach: Reach
+    size: int
+    sent: int
+    duration_s: float
+
+
+@record
+class Unplaced:
+    """A checkpoint that was to go to a tier does not get there, or not in this run; it stays in the root."""
+
+    id: str
+    step: int
+    tier: str
+    reach: Reach
+    reason: str
+
+
+@record
+class Displaced:
+    """The copy of a checkpoint on a tier was taken away there."""
+
+    id: str
+    step: int
+    tier: str
+    reason: str
+
+
+@record
+class Fetched:
+    """A checkpoint that the root did not have was brought there from a tier. `size`: bytes."""
+
+    id: str
+    step: int
+    tier: str
+    size: int
+    duration_s: float
+
+
+@record
 class Removed:
     """A checkpoint was taken away by retention."""
 
     id: str
     step: int
     reason: str
+
+
+@record
+class RoomMade:
+    """A place was fuller than the watermarks allow, and checkpoints of `freed` bytes were removed there, each of which
+    was told. `used`: bytes of its `size` that are used after that, by whomever."""
+
+    place: str
+    used: int
+    size: int
+    freed: int
+
+
+@record
+class NoRoom:
+    """A place is fuller than the watermarks allow, and nothing of ours that is left there may go: `missing` bytes are
+    wanted, beyond `freed` that came free. `limit`: bytes of its `size` that may be used. `saves`: whether there is room
+    for saves all the same; else only those before a stop and for an alarm are tried. Told once, until there is room:
+    who listens may give the place more, and that is looked for when the listener returns."""
+
+    place: str
+    used: int
+    size: int
+    limit: int
+    freed: int
+    missing: int
+    saves: bool
+    next_command: str
 
 
 @record
@@ -210,7 +298,14 @@ Event = (
     | Kept
     | Noticed
     | Settled
+    | Withered
+    | Placed
+    | Unplaced
+    | Displaced
+    | Fetched
     | Removed
+    | RoomMade
+    | NoRoom
     | Swept
     | SaveSkipped
     | Failed
@@ -273,8 +368,24 @@ def _log(event: Event) -> None:
             logger.info("step %d saved as %s (%s)", event.step, event.id, event.reason)
         case Settled():
             logger.info("checkpoint %s settled: %d bytes became %d", event.id, event.size_before, event.size)
+        case Placed():
+            logger.info("checkpoint %s of step %d is on %s", event.id, event.step, event.tier)
+        case Unplaced():
+            logger.warning("step %d is not on %s: %s", event.step, event.tier, event.reason)
+        case Displaced():
+            logger.info("checkpoint %s of step %d left %s: %s", event.id, event.step, event.tier, event.reason)
+        case Fetched():
+            logger.warning("checkpoint %s of step %d was fetched from %s", event.id, event.step, event.tier)
         case Removed():
             logger.info("checkpoint %s of step %d removed: %s", event.id, event.step, event.reason)
+        case RoomMade():
+            share = event.used / max(event.size, 1)
+            logger.info("%d bytes came free on %s, used to %.0f %% now", event.freed, event.place, 100 * share)
+        case NoRoom():
+            goes_on = "saves go on" if event.saves else "only saves before a stop and for an alarm are tried"
+            text = "%s is used to %.0f %%, and nothing of ours in it may go: %s; next: %s"
+            share = event.used / max(event.size, 1)
+            logger.warning(text, event.place, 100 * share, goes_on, event.next_command)
         case Swept():
             logger.info("%d leftovers removed", len(event.keys))
         case _:

@@ -9,6 +9,7 @@ import numpy as np
 
 from mementum.errors import UsageError
 from mementum.execute.head import Still
+from mementum.execute.holdings import size_of
 from mementum.records import Buffer, Entry
 from mementum.recover.read import read_files
 from mementum.storage.store import Store
@@ -17,12 +18,8 @@ from mementum.storage.store import Store
 def located(still: Still, store: Store, entries: Sequence[Entry]) -> Still:
     """Where a file of frozen tensors is now: the checkpoint that had it may be removed, and others have it too."""
     folders = dict.fromkeys((still.folder, *(entry.folder for entry in reversed(entries))))
-    has_it = (folder for folder in folders if _size(store, f"{folder}/{still.file.name}") == still.file.size)
+    has_it = (folder for folder in folders if size_of(store, f"{folder}/{still.file.name}") == still.file.size)
     return replace(still, folder=next(has_it, still.folder))
-
-
-def _size(store: Store, key: str) -> int | None:
-    return next((stat.size for stat in store.list(key) if stat.key == key), None)
 
 
 def read_still(still: Still, store: Store) -> memoryview:

@@ -27,6 +27,7 @@ from mementum.execute.finite import Finite
 from mementum.execute.snapshot import Snapshot
 from mementum.format import codec as codecs
 from mementum.format import context as contexts
+from mementum.format.levels import WEIGHTS
 from mementum.live.component import Component
 from mementum.live.stateful import ValueState, components_in
 from mementum.opening import open_task, root_folder
@@ -261,7 +262,7 @@ def load(
 
 def _read(root: Path, checkpoint: str) -> Loaded:
     disk, catalog = PosixDisk(), open_sqlite(None)
-    homes = {task.task: task.home for task in tasks.tasks(disk, str(root))} if root.is_dir() else {}
+    homes = {task.task: task.home for task in tasks.tasks(LocalStore(disk, str(root)))} if root.is_dir() else {}
     try:
         entries: list[Entry] = []
         for home in homes.values():
@@ -291,6 +292,9 @@ def _read(root: Path, checkpoint: str) -> Loaded:
 def _one(entry: Entry, store: LocalStore) -> Loaded:
     result = read_entry(entry, store)
     if isinstance(result, Loaded):
+        if WEIGHTS not in result.manifest.levels:
+            gone = "its weights were dropped when it was old, and only a record of it is left"
+            raise NothingToResume(f"checkpoint {entry.manifest.id}: {gone}", next_command="mementum ls ROOT")
         return result
     raise CheckpointDamaged(
         entry.manifest.id,

@@ -15,7 +15,8 @@ from mementum.records import Fact
 from mementum.storage.store import Home
 
 OF_ENTRIES = frozenset({"health", "pin", "unpin"})  # kinds of facts that change what retention may remove
-LASTING = OF_ENTRIES | {"diagnosis"}  # kinds that are written later where the disk refuses them: a start goes by them
+# Kinds that are written later where the disk refuses them: a start goes by them, and a full disk is why some go.
+LASTING = OF_ENTRIES | {"diagnosis", "removed"}
 WAITING_MAX = 1000  # such facts: a trouble makes a few, and one for each state that was saved in it
 
 

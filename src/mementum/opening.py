@@ -10,11 +10,14 @@ from mementum.catalog import facts, tasks
 from mementum.catalog.catalog import Catalog
 from mementum.catalog.place import catalog_path, is_remote
 from mementum.catalog.rebuild import refresh
+from mementum.catalog.servers import open_server, shown
+from mementum.catalog.shared import SharedCatalog
 from mementum.catalog.sql import open_sqlite
 from mementum.clock import Clock
 from mementum.errors import StoreError, UsageError
 from mementum.events import Emit, Note, PassedOver
 from mementum.execute.claim import Attempt, claim, let_go
+from mementum.places import Places
 from mementum.pruning import sweep
 from mementum.records import Damage, record
 from mementum.storage.disk import Disk, PosixDisk, folder_of
@@ -32,6 +35,7 @@ class Opened:
     store: LocalStore
     catalog: Catalog
     attempt: Attempt
+    places: Places
     unreadable: tuple[Damage, ...] = ()  # manifests that are not what was written
 
     @property
@@ -51,14 +55,20 @@ def open_task(
     clock: Clock,
     emit: Emit,
     takeover: bool = False,
+    share_with: str | None = None,
+    places: Places | None = None,
 ) -> Opened:
-    """Claim the task, remove what dead attempts left, and bring the catalog up to date."""
-    folder = root_folder(root)
+    """Claim the task, remove what dead attempts left, and bring the catalog up to date. `share_with`: the url of a
+    catalog that is told, in the background, what this one is told. `places`: tiers, which are taken too; the attempt's
+    number is above all that they know, and what they know is known here."""
+    folder, places = root_folder(root), places or Places((), clock=clock, emit=emit)
     if not (isinstance(task, str) and 0 < len(task) <= TASK_MAX and task.isprintable()):
         raise UsageError(f"a task's name has 1 to {TASK_MAX} printable characters, got {task!r:.60}")
     disk = PosixDisk()
-    home = _home(disk, folder, task, clock.now())
+    far = places.find_home(task)
+    home = _home(disk, folder, task, clock.now(), far)
     store = LocalStore(disk, f"{folder}/{home}")
+    places.bring_attempts(store)
     shared = is_remote(folder)
     attempt = claim(store, task=task, facts=about, clock=clock, emit=emit, shared=shared, takeover=takeover)
     try:
@@ -66,22 +76,28 @@ def open_task(
             attempt.lease.start()
         if attempt.sure:  # else somebody may still be writing what looks like a leftover; it is swept later
             sweep(store, emit=emit)
+        places.join(store, home, task=task, own=attempt.number)
         catalog, damages = _refreshed(folder, home, store, emit)
+        if share_with is not None:
+            catalog = _shared(catalog, share_with, home, store, emit)
         for damage in damages:
             emit(PassedOver(id=damage.key, what=damage.what))
     except BaseException:
         let_go(attempt)
         raise
-    return Opened(task=task, home=home, store=store, catalog=catalog, attempt=attempt, unreadable=damages)
+    return Opened(
+        task=task, home=home, store=store, catalog=catalog, attempt=attempt, places=places, unreadable=damages
+    )
 
 
-def _home(disk: Disk, root: Path, task: str, now_s: float) -> str:
-    """The task's folder, or the one it will have, relative to the root. What lies behind a link is not in the root."""
+def _home(disk: Disk, root: Path, task: str, now_s: float, far: str | None) -> str:
+    """The task's folder, or the one it will have, relative to the root: `far`, that of a tier which has it. What lies
+    behind a link is not in the root."""
     try:
-        found = tasks.find(disk, str(root), task)
+        found = tasks.find(LocalStore(disk, str(root)), task)
         if found is not None:
             return found
-        home = tasks.new_home(task, now_s)
+        home = far or tasks.new_home(task, now_s)
         day = folder_of(home)
         if not disk.has_folder(f"{root}/{day}") and LocalStore(disk, str(root)).taken(day):
             raise StoreError(
@@ -101,6 +117,10 @@ def _refreshed(root: Path, home: str, store: LocalStore, emit: Emit) -> tuple[Ca
         emit(Note(text=f"the catalog of {root} cannot be used ({error}); it is kept in memory, saving goes on"))
         catalog = open_sqlite(None)
         return catalog, refresh(catalog, home, store)
+
+
+def _shared(catalog: Catalog, url: str, home: str, store: LocalStore, emit: Emit) -> Catalog:
+    return SharedCatalog(catalog, lambda: open_server(url), name=shown(url), home=home, store=store, emit=emit)
 
 
 def open_catalog(root: Path, *, emit: Emit) -> Catalog:

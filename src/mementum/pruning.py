@@ -6,35 +6,68 @@ from collections.abc import Sequence
 
 from mementum.catalog.catalog import Catalog
 from mementum.events import Emit, Failed, PhaseBegan, PhaseEnded, Removed, Swept
-from mementum.execute.remove import clear, clear_outdated, orphans, outdated, refusal, remove
+from mementum.execute.remove import (
+    clear,
+    clear_outdated,
+    drop,
+    needed_elsewhere,
+    orphans,
+    outdated,
+    refusal,
+    unlist,
+)
 from mementum.records import Entry, Verdict
 from mementum.storage.store import Home, Store
+
+# Checkpoints whose manifests go before their files do. Manifests of those that stay are looked through once for so
+# many; what a kill leaves of them is so many folders to sweep.
+TOGETHER = 64
+UNKNOWN = (
+    "a newer mementum wrote a checkpoint here, and which files that needs cannot be known: a sweep by it takes them"
+)
 
 
 def prune(
     verdicts: Sequence[Verdict], entries: Sequence[Entry], *, home: str, store: Store, catalog: Catalog, emit: Emit
 ) -> None:
-    """Remove what the verdicts do not keep, oldest first: catalog, manifest, the rest."""
+    """Remove what the verdicts do not keep, oldest first: catalog, manifest, the rest.
+
+    Files that another checkpoint names stay, whatever the verdicts say. That is looked for when the manifests are gone:
+    who makes a checkpoint that names files of another looks for that one's manifest when its own is there."""
     kept = {verdict.id for verdict in verdicts if verdict.keep}  # a copy of a folder has the id of its original
     dropped = {verdict.id: verdict for verdict in verdicts if verdict.id not in kept}
-    for entry in sorted(entries, key=lambda entry: entry.order):
-        verdict = dropped.get(entry.manifest.id)
-        if verdict is None:
-            continue
-        emit(PhaseBegan(phase="remove", id=verdict.id))
-        wrong = refusal(entry.manifest, store, entry.folder)
-        if wrong is None:
-            catalog.forget(home, entry.folder)
-            wrong = remove(entry.manifest, store, entry.folder)  # it looks again, right before it deletes
-        emit(PhaseEnded(phase="remove", id=verdict.id))
-        if wrong is not None:
-            emit(Failed(what=f"removing {verdict.id}", error=wrong, kept="all that lies in its folder"))
-            continue
-        emit(Removed(id=verdict.id, step=entry.manifest.step, reason=verdict.reason))
+    doomed = [entry for entry in sorted(entries, key=lambda entry: entry.order) if entry.manifest.id in dropped]
+    for first in range(0, len(doomed), TOGETHER):
+        gone: list[tuple[Entry, tuple[str, ...]]] = []
+        for entry in doomed[first : first + TOGETHER]:
+            id = entry.manifest.id
+            emit(PhaseBegan(phase="remove", id=id))
+            parts = _unlist(entry, home=home, store=store, catalog=catalog)
+            if isinstance(parts, str):
+                emit(PhaseEnded(phase="remove", id=id))
+                emit(Failed(what=f"removing {id}", error=parts, kept="all that lies in its folder"))
+            else:
+                gone.append((entry, parts))
+        needed = needed_elsewhere(store) if gone else frozenset[str]()
+        if needed is None:
+            emit(Failed(what="removing files", error=UNKNOWN, kept="the files, of which no manifest is left"))
+        for entry, parts in gone:
+            if needed is not None:
+                drop(store, entry.folder, parts, needed)
+            emit(PhaseEnded(phase="remove", id=entry.manifest.id))
+            emit(Removed(id=entry.manifest.id, step=entry.manifest.step, reason=dropped[entry.manifest.id].reason))
+
+
+def _unlist(entry: Entry, *, home: str, store: Store, catalog: Catalog) -> tuple[str, ...] | str:
+    wrong = refusal(entry.manifest, store, entry.folder)
+    if wrong is not None:
+        return wrong
+    catalog.forget(home, entry.folder)
+    return unlist(entry.manifest, store, entry.folder)  # it looks again, right before it deletes
 
 
 def sweep(store: Home, *, emit: Emit) -> tuple[str, ...]:
-    """Remove what dead attempts left half done: unfinished puts, parts that no manifest names, and what a compression
+    """Remove what dead attempts left half done: unfinished puts, parts that no manifest names, and what a rewriting
     that was cut short left beside the manifest that holds.
 
     Only the holder of the task may call it, and not while a save is in flight."""

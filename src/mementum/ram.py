@@ -47,6 +47,7 @@ from mementum.recover.choose import HEALTH_ORDER, healthier, newest_exact
 from mementum.recover.load import Loaded, load_raw
 from mementum.soundness import meant_before
 from mementum.storage.disk import PosixDisk
+from mementum.storage.local import LocalStore
 from mementum.storage.store import Store
 
 FOLDER = SHM
@@ -325,5 +326,5 @@ def left_of(root: Path, task: str) -> tuple[str, ...]:
 def tasks_with_leftovers(root: str | Path) -> tuple[str, ...]:
     """Tasks of a root of which dead processes have left snapshots in memory."""
     folder = root_folder(root)
-    found = [task.task for task in tasks.tasks(PosixDisk(), str(folder))] if folder.is_dir() else []
+    found = [task.task for task in tasks.tasks(LocalStore(PosixDisk(), str(folder)))] if folder.is_dir() else []
     return tuple(task for task in found if left_of(folder, task))

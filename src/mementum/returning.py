@@ -20,6 +20,7 @@ from mementum.live import feeds
 from mementum.live.component import Component
 from mementum.live.fitting import Fit
 from mementum.opening import Opened
+from mementum.placing import clear_halves
 from mementum.ram import Salvaged, salvage, still_wanted
 from mementum.records import Damage, Entry, Fact, Granularity, Index, record
 from mementum.recover.load import Loaded
@@ -59,7 +60,8 @@ def begin(
     emit: Emit,
 ) -> Back:
     """Where the run begins. Everything live is put back on return. A snapshot that outlived its process comes before
-    every checkpoint, if it is newer; its slot is held until it is placed."""
+    every checkpoint, if it is newer; its slot is held until it is placed. What a tier alone has is fetched first."""
+    fetched = _brought_home(opened, resume, emit)
     entries = opened.catalog.entries(opened.home)
     seq, saved_seq = _newest_numbers(entries)
     began_s = clock.monotonic()
@@ -86,7 +88,7 @@ def begin(
         if found is None:
             emit(PhaseEnded(phase="resume", duration_s=clock.monotonic() - began_s))
             return Back(beginning=Beginning(values={}), seq=seq, saved_seq=saved_seq, spare=tuple(spare))
-        tier = "ram" if salvaged and not leaves else "ssd"
+        tier = "ram" if salvaged and not leaves else fetched.get(found.loaded.manifest.id, "ssd")
         beginning = restore(found, components, feed, lasting, fit, began_s=began_s, clock=clock, tier=tier, plan=plan)
         lefts = [*spare, *(() if salvaged is None else (salvaged.left,))]
         older = still_wanted(lefts, found.loaded.manifest, task=opened.task, store=opened.store, entries=entries)
@@ -107,6 +109,19 @@ def begin(
         older=older,
     )
     return _with_memory(back, salvaged, found)
+
+
+def _brought_home(opened: Opened, resume: str, emit: Emit) -> Mapping[str, str]:
+    """The tiers by the ids of what was fetched from them; and half copies that nobody goes on with are taken away."""
+    entries = opened.catalog.entries(opened.home)
+    fetched: Mapping[str, str] = {}
+    if resume != "never":
+        fetched = opened.places.bring_home(opened.store, opened.home, opened.catalog, entries)
+    try:
+        clear_halves(opened.store, lambda id: False)
+    except StoreError as error:  # they take room, and harm nothing
+        emit(Failed(what="clearing half copies", error=error.message, kept="all checkpoints"))
+    return fetched
 
 
 def _newest_numbers(entries: Sequence[Entry]) -> tuple[int, int]:

@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from mementum.catalog.catalog import Catalog
 from mementum.errors import KeyTaken, MementumError, StoreError, Superseded
 from mementum.events import Emit, Failed, PhaseBegan, PhaseEnded
-from mementum.execute.commit import commit
-from mementum.execute.pace import Pace
+from mementum.execute.commit import commit, require_owners
 from mementum.execute.remove import discard
 from mementum.execute.snapshot import Snapshot
 from mementum.execute.stills import Stills
 from mementum.execute.write import folder_for, write_parts
 from mementum.records import Manifest, StoredFile
+from mementum.storage.pace import Pace
 from mementum.storage.store import Home, Store
 
 Describe = Callable[[Snapshot, Sequence[StoredFile]], Manifest]
@@ -49,6 +49,7 @@ def save_checkpoint(
         emit(PhaseBegan(phase="commit", id=snapshot.id))
         require_newest()
         manifest = commit(describe(snapshot, files), store, folder)  # from here on it exists
+        require_owners(manifest, store)
         emit(PhaseEnded(phase="commit", id=snapshot.id))
     except (Superseded, KeyTaken):  # somebody else writes here, and what lies in the folder may be theirs
         raise

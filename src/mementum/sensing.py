@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 from mementum import ram
@@ -47,6 +48,9 @@ LOST_S_PER_GB = 0.27
 COPY_LOST_S_PER_GB = 0.05
 COPY_S_PER_GB = 0.25
 DURABLE_S_PER_GB = 0.9
+# What a copy to a tier takes more, beside the training: reading, digests and sending at low priority.
+PLACED_LOST_S_PER_GB = 0.25
+PLACED_S_PER_GB = 5.0  # 200 MB/s, a usual object store from one machine, unless the tier's rate is less
 GB = 1e9
 
 
@@ -119,11 +123,24 @@ def planned(settings: Settings, size: int) -> dict[Reach, Planned]:
     plans = {
         Reach.REBOOT: Planned(lost_s=lost_s, snapshot_s=copy_s, durable_s=durable_s, size=int(written), memory=size)
     }
+    if _goes_far(settings):
+        rates = [tier.rate for tier in settings.tiers if tier.outlives is Reach.MACHINE and tier.rate is not None]
+        rate = min(rates, default=GB / PLACED_S_PER_GB)
+        plans[Reach.MACHINE] = replace(
+            plans[Reach.REBOOT],
+            lost_s=lost_s + PLACED_LOST_S_PER_GB * gb,
+            durable_s=durable_s + max(PLACED_S_PER_GB * gb, size / rate),
+        )
     free = room.within(room.look(shm=ram.FOLDER), settings.budgets.memory)
     if settings.slots and room.choose(free, size, wanted=settings.slots).kind == "shm":
         copied_s = min(lost_s, BLOCKED_S + COPY_LOST_S_PER_GB * gb)
         plans[Reach.PROCESS] = Planned(lost_s=copied_s, snapshot_s=copy_s, durable_s=copy_s, size=0, memory=size)
     return plans
+
+
+def _goes_far(settings: Settings) -> bool:
+    """Whether checkpoints go to a place that outlives the machine."""
+    return any(tier.outlives is Reach.MACHINE for tier in settings.tiers)
 
 
 def _vital_parts(
@@ -203,9 +220,14 @@ def _device(components: Sequence[Component]) -> Any:
 def _budgets(settings: Settings, costs: Costs, opened: Opened, clock: Clock) -> Budgets:
     budgets, money = settings.budgets, settings.budgets.money
     prices = {} if money is None else {Reach.REBOOT: money.per_gb.ssd}
+    daily = {Reach.REBOOT: budgets.bytes_per_day.ssd}
+    if _goes_far(settings):  # else there is no place that these could be of
+        prices |= {} if money is None else {Reach.MACHINE: money.per_gb.object_store}
+        daily |= {Reach.MACHINE: budgets.bytes_per_day.object_store}
     budget = Budget(
         lost_share=budgets.lost_time,
-        bytes_a_day={} if budgets.bytes_per_day.ssd is None else {Reach.REBOOT: float(budgets.bytes_per_day.ssd)},
+        bytes_a_day={reach: float(limit) for reach, limit in daily.items() if limit is not None},
+        network_bytes_per_s=budgets.network if Reach.MACHINE in daily else None,
         money_a_day=None if money is None else money.per_day,
         prices=prices,
     )

@@ -1,44 +1,25 @@
-"""Settling: the order of durable effects when a checkpoint that landed raw is compressed, told once."""
+"""Settling: a checkpoint that landed raw is compressed, as its next generation."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 
+from mementum import basing
 from mementum.catalog.catalog import Catalog
 from mementum.clock import Clock
-from mementum.errors import KeyTaken, MementumError, StoreError, Superseded
-from mementum.events import Emit, Failed, Settled
-from mementum.execute.commit import commit
+from mementum.errors import UnknownFormat
+from mementum.events import Emit, Settled
 from mementum.execute.compress import GaveUp, Pause, compress, is_raw
-from mementum.execute.remove import refusal
-from mementum.format import generations, index
-from mementum.format.manifest import digest
-from mementum.records import DataFile, Entry, Index, Manifest, StoredFile, record
-from mementum.recover.verify import INDEX, read_manifest
+from mementum.format import generations
+from mementum.format.codec import is_delta
+from mementum.format.levels import OPTIMIZER, level_of
+from mementum.records import DataFile, Entry, Index, Manifest, StoredFile, StoredTensor
+from mementum.recover.verify import INDEX
+from mementum.rewriting import Rewriting, Unsettled, rewrite
 from mementum.storage.store import Store
-
-LEVEL_1 = ".blocks"  # weights stay a standard file, and context and index are small
-SEE = "mementum verify ROOT --deep shows all damage"
-GONE = "it was removed while it was compressed"
-Look = Callable[[], None]
-
-
-@record
-class Unsettled:
-    """Why a checkpoint stays as it is."""
-
-    reason: str
-
-
-class Rewriting:
-    """A checkpoint as it lies there now, and what its next generation has put that nothing names yet."""
-
-    def __init__(self, store: Store, folder: str, before: Manifest) -> None:
-        self.store, self.folder, self.before = store, folder, before
-        self.generation = before.generation + 1
-        self.unnamed: list[str] = []
 
 
 def settle(
@@ -49,171 +30,111 @@ def settle(
     catalog: Catalog,
     codec: str,
     emit: Emit,
-    require_newest: Look,
+    require_newest: Callable[[], None],
     clock: Clock,
     pause: Pause,
     turn: AbstractContextManager[object] | None = None,
 ) -> Manifest | Unsettled:
-    """New data and index, then a look for a later attempt, then the next generation's manifest, then catalog, then the
-    old manifest, then the old parts: whatever line we die on, the checkpoint is listed and whole in one generation.
-
-    `turn` is held from the look on: whoever removes or sweeps in the same task holds it too. What goes wrong before
-    the manifest takes the new parts away again and leaves the checkpoint as it was; what a disk or a damaged file has
-    caused is told as an event, and never raised."""
+    """Compress it, in the order of `rewrite`, which says too what `turn` is and what becomes of errors."""
     began_s = clock.monotonic()
-    try:
-        work = _begin(entry, store)
-        with _taken_back(work):
-            after = _write_parts(work, _read_index(work), codec, pause)
-            with turn or nullcontext():
-                require_newest()
-                _require_whole(work, after)
-                _commit(work, after)  # from here on the next generation holds
-                _enter(after, work.folder, home=home, catalog=catalog, emit=emit)
-                _remove_old(work, after, emit=emit)
-    except GaveUp as stopped:
-        return Unsettled(reason=stopped.reason)
-    except Superseded as superseded:
-        return Unsettled(reason=superseded.message)
-    except MementumError as error:
-        if _is_gone(entry, store):
-            return Unsettled(reason=GONE)
-        emit(Failed(what=f"compressing {entry.manifest.id}", error=error.message, kept="the checkpoint, as it is"))
-        return Unsettled(reason=error.message)
-    duration_s = clock.monotonic() - began_s
-    size_before = work.before.size
-    emit(Settled(id=after.id, step=after.step, size_before=size_before, size=after.size, duration_s=duration_s))
+    written = _Writing(entry, codec, pause)
+    done = rewrite(
+        entry,
+        lambda work, proof: written.parts(work, proof, catalog.entries(home) if is_delta(codec) else ()),
+        doing="compressing",
+        home=home,
+        store=store,
+        catalog=catalog,
+        emit=emit,
+        require_newest=require_newest,
+        turn=turn,
+    )
+    if isinstance(done, Unsettled):
+        return done
+    after, duration_s = done.after, clock.monotonic() - began_s
+    emit(
+        Settled(
+            id=after.id,
+            step=after.step,
+            size_before=done.before.size,
+            size=after.size,
+            duration_s=duration_s,
+            base=written.base,
+            why_no_base=written.why_no_base if written.base is None else None,
+        )
+    )
     return after
 
 
-def _begin(entry: Entry, store: Store) -> Rewriting:
-    manifest = read_manifest(store, entry.folder)
-    if not isinstance(manifest, Manifest):
-        raise StoreError(manifest.key, f"{manifest.key}: {manifest.what}", next_command=SEE)
-    if manifest.id != entry.manifest.id:
-        raise GaveUp(f"checkpoint {manifest.id} lies there now")
-    if manifest.generation >= generations.GENERATION_MAX:
-        raise GaveUp("it was rewritten as often as it can be")
-    return Rewriting(store, entry.folder, manifest)
+class _Writing:
+    """Writes the files of optimizer state anew. Weights stay a standard file, and context and index are small."""
 
+    def __init__(self, entry: Entry, codec: str, pause: Pause) -> None:
+        self.base: str | None = None  # the checkpoint that some were coded against
+        self.why_no_base: str | None = None
+        self._entry, self._codec, self._pause = entry, codec, pause
 
-def _read_index(work: Rewriting) -> Index:
-    """What the index says, proved. Of all else the digests go over as they are, so that no damage is hidden."""
-    names = [file for file in work.before.files if INDEX.fullmatch(file.name)]
-    if len(names) != 1:
-        raise GaveUp(f"it has {len(names)} indexes")
-    data = work.store.get(f"{work.folder}/{names[0].name}")
-    if digest(data) != names[0].digest:
-        raise StoreError(
-            names[0].name, f"{work.folder}/{names[0].name}: it does not match its digest", next_command=SEE
+    def parts(self, work: Rewriting, proof: Index, others: Sequence[Entry]) -> Manifest:
+        """The next generation's manifest, all of whose files are durable."""
+        made: dict[str, DataFile] = {}
+        bases: dict[str, DataFile] = {}
+        for file in proof.files:
+            if level_of(file.name) == OPTIMIZER and is_raw(file):
+                base = self._base(work, proof, file, others)
+                made[file.name] = self._write(work, proof, file, base)
+                if base is not None and made[file.name].base is not None:
+                    bases[base.key] = base.file
+                    self.base = base.checkpoint
+        if not made:
+            raise GaveUp("nothing of it is raw that could be compressed")
+        tensors = tuple(
+            replace(tensor, file=made[tensor.file].name) if tensor.file in made else tensor for tensor in proof.tensors
         )
-    return index.parse(data, names[0].name)
+        files = tuple(made.get(file.name, file) for file in proof.files)
+        counted = tuple(bases.values())
+        small = work.put_index(Index(rank=proof.rank, files=files, tensors=tensors, bases=(*proof.bases, *counted)))
+        stored = {old: StoredFile(name=new.name, size=new.size) for old, new in made.items()}
+        return replace(
+            work.before,
+            generation=work.generation,
+            files=(
+                *(small if INDEX.fullmatch(file.name) else stored.get(file.name, file) for file in work.before.files),
+                *(StoredFile(name=base.name, size=base.size, folder=base.folder) for base in counted),
+            ),
+        )
+
+    def _write(self, work: Rewriting, proof: Index, file: DataFile, base: basing.Whole | None) -> DataFile:
+        name, tensors = generations.part_name(file.name, work.generation), _tensors(proof, file)
+        write = partial(
+            compress,
+            file,
+            tensors,
+            store=work.store,
+            folder=work.folder,
+            name=name,
+            codec=self._codec,
+            pause=self._pause,
+        )
+        try:
+            made = write(base=base)
+        except UnknownFormat as error:  # of the base, or of the file itself: then it is raised once more
+            if base is None:
+                raise
+            made, self.why_no_base = write(), error.message
+        work.unnamed.append(name)
+        return made
+
+    def _base(self, work: Rewriting, proof: Index, file: DataFile, others: Sequence[Entry]) -> basing.Whole | None:
+        """What it is coded against, if that pays."""
+        if not is_delta(self._codec):
+            return None
+        wanted = basing.Wanted(entry=self._entry, proof=proof, file=file, codec=self._codec, source=work.store)
+        found = basing.choose(wanted, others, work.store, self._pause)
+        if isinstance(found, str):
+            self.why_no_base = found
+            return None
+        return found
 
 
-def _write_parts(work: Rewriting, proof: Index, codec: str, pause: Pause) -> Manifest:
-    """The next generation's manifest, all of whose files are durable."""
-    made: dict[str, DataFile] = {}
-    for file in proof.files:
-        if file.name.endswith(LEVEL_1) and is_raw(file):
-            name = generations.part_name(file.name, work.generation)
-            held = [tensor for tensor in proof.tensors if tensor.file == file.name]
-            made[file.name] = compress(
-                file, held, store=work.store, folder=work.folder, name=name, codec=codec, pause=pause
-            )
-            work.unnamed.append(name)
-    if not made:
-        raise GaveUp("nothing of it is raw that could be compressed")
-    tensors = tuple(
-        replace(tensor, file=made[tensor.file].name) if tensor.file in made else tensor for tensor in proof.tensors
-    )
-    files = tuple(made.get(file.name, file) for file in proof.files)
-    rendered = index.render(Index(rank=proof.rank, files=files, tensors=tensors))
-    name = generations.part_name(index.name(proof.rank), work.generation)
-    work.store.put(f"{work.folder}/{name}", [rendered])
-    work.unnamed.append(name)
-    small = StoredFile(name=name, size=len(rendered), digest=digest(rendered))
-    stored = {old: StoredFile(name=new.name, size=new.size) for old, new in made.items()}
-    return replace(
-        work.before,
-        generation=work.generation,
-        files=tuple(small if INDEX.fullmatch(file.name) else stored.get(file.name, file) for file in work.before.files),
-    )
-
-
-def _require_whole(work: Rewriting, after: Manifest) -> None:
-    """GaveUp unless the checkpoint is still there, and all that the next generation names: while we were at work a
-    retention may have taken the one, and a sweep the other."""
-    found = read_manifest(work.store, work.folder)
-    if found != work.before:
-        raise GaveUp(GONE)
-    sizes = {stat.key: stat.size for stat in work.store.list(f"{work.folder}/")}
-    for file in after.files:
-        if sizes.get(f"{work.folder}/{file.name}") != file.size:
-            raise GaveUp(f"{file.name} is not there any more")
-
-
-def _commit(work: Rewriting, after: Manifest) -> None:
-    """Put the manifest, and withdraw it if the folder turns out to be another checkpoint's now: who stood still
-    between the last look and this line may find that a later attempt has gone back and saved in this very folder."""
-    work.unnamed.insert(0, generations.manifest_name(work.generation))  # a put that fails may leave its name
-    commit(after, work.store, work.folder)
-    wrong = refusal(after, work.store, work.folder)
-    if wrong is not None:
-        raise GaveUp(wrong)
-    work.unnamed.clear()
-
-
-def _enter(manifest: Manifest, folder: str, *, home: str, catalog: Catalog, emit: Emit) -> None:
-    try:
-        catalog.add(home, manifest, folder)
-    except StoreError as error:  # a cache: a rebuild will find the generation
-        emit(Failed(what=f"entering {manifest.id} in the catalog", error=error.message, kept="the checkpoint"))
-
-
-def _remove_old(work: Rewriting, after: Manifest, *, emit: Emit) -> None:
-    """The old manifest, then what it alone has named. What stays is taken by the next start's sweep."""
-    named = {file.name for file in after.files}
-    old = [file.name for file in work.before.files if file.name not in named]
-    try:
-        for name in (generations.manifest_name(work.before.generation), *old):
-            work.store.delete(f"{work.folder}/{name}")
-    except StoreError as error:
-        what = f"removing the uncompressed files of {after.id}"
-        emit(Failed(what=what, error=error.message, kept="the checkpoint, compressed"))
-
-
-@contextmanager
-def _taken_back(work: Rewriting) -> Iterator[None]:
-    """Take away what was put and is not named, where something goes wrong."""
-    try:
-        yield
-    except KeyTaken:  # somebody else writes here, and what lies there may be theirs
-        raise
-    except Superseded:
-        if read_manifest(work.store, work.folder) == work.before:  # else its holder may use the folder
-            _take_back(work)
-        raise
-    except (GaveUp, MementumError):
-        _take_back(work)
-        raise
-
-
-def _take_back(work: Rewriting) -> None:
-    """The manifest first, where there is one; at the first error the rest stays, for the next start's sweep."""
-    try:
-        for name in work.unnamed:
-            work.store.delete(f"{work.folder}/{name}")
-    except StoreError:
-        return
-
-
-def _is_gone(entry: Entry, store: Store) -> bool:
-    """Whether the checkpoint was removed meanwhile, so that what went wrong is no fault."""
-    try:
-        names = [stat.key.rpartition("/")[2] for stat in store.list(f"{entry.folder}/")]
-        if not generations.standing(names):
-            return True
-        found = read_manifest(store, entry.folder)
-    except MementumError:
-        return False
-    return isinstance(found, Manifest) and found.id != entry.manifest.id
+def _tensors(proof: Index, file: DataFile) -> tuple[StoredTensor, ...]:
+    return tuple(tensor for tensor in proof.tensors if tensor.file == file.name)

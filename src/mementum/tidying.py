@@ -1,26 +1,38 @@
-"""Tidying: what retention does not keep is taken away after a save, and the catalog told what it must know for that."""
+"""Tidying: what need not stay is taken away after a save, and the catalog told what it must know for that."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
+from typing import TypeVar
 
-from mementum.catalog import facts
+from mementum.catalog import facts, noted
 from mementum.catalog.catalog import Catalog
 from mementum.catalog.rebuild import learn, refresh
 from mementum.clock import Clock
+from mementum.decide.ageing import Aged, aged
+from mementum.decide.filling import give
 from mementum.decide.retain import Retention, retain
 from mementum.errors import MementumError, Superseded
 from mementum.events import Emit, Failed
+from mementum.execute.holdings import holdings
 from mementum.journal import Journal
 from mementum.pruning import prune, sweep
 from mementum.records import Entry, Verdict
+from mementum.rewriting import Unsettled
 from mementum.storage.store import Home
+from mementum.watermarks import Gave, Level
+from mementum.withering import wither
+
+T = TypeVar("T")
 
 # After a takeover from an attempt that may live, its leftovers stay for so long: within it an attempt that lives comes
 # to a commit, sees that it was superseded and stops. One that stands still for longer loses a save that nobody needs.
 SWEEP_AFTER_S = 600.0
+AGE_EVERY_S = 3600.0  # days are what is counted; looking oftener finds nothing
+AGED_MAX = 16  # checkpoints after one save: each takes milliseconds to a second, and the next save waits for it
 
 
 class Tidying:
@@ -36,14 +48,19 @@ class Tidying:
         journal: Journal,
         turn: AbstractContextManager[object],
         sure: bool,
+        level: Level | None = None,
         clock: Clock,
         emit: Emit,
     ) -> None:
-        """`turn`: held while checkpoints are removed. `sure`: whether no earlier attempt can still be writing."""
+        """`turn`: held while checkpoints are removed. `sure`: whether no earlier attempt can still be writing.
+        `level`: how full the disk is; None where it may become full."""
         self._home, self._store, self._catalog, self._retention = home, store, catalog, retention
-        self._journal, self._turn, self._clock, self._emit = journal, turn, clock, emit
+        self._journal, self._turn, self._level, self._clock, self._emit = journal, turn, level, clock, emit
+        self.waiting: Callable[[], Mapping[str, str]] = dict  # reasons by id, of what others are not through with
         self._sweep_at_s = None if sure else clock.monotonic() + SWEEP_AFTER_S
         self._protected: dict[str, str] = {}
+        self._age_at_s = clock.monotonic()
+        self._ageless: set[tuple[str, tuple[int, ...]]] = set()  # of which nothing can be dropped, by id and what stays
 
     def protect(self, id: str, why: str) -> None:
         """Let it stay from now on: a fact that pins it is on its way to the journal."""
@@ -62,14 +79,51 @@ class Tidying:
                 self._journal.catch_up()
                 self._learn()
                 self._prune()
+                self._age_when_due(require_newest)
                 if self._journal.catch_up():  # there is room on the disk again
                     self._learn()
                 self._sweep_when_due()
+            if self._level is not None:
+                self._level.after(partial(self._free, require_newest))
         except Superseded:
             raise
         except MementumError as error:  # what is kept is safe, and the next save tries again
             self._emit(Failed(what="removing old checkpoints", error=error.message, kept="all that retention keeps"))
             self.relist()
+
+    def make_room(self, coming: int, require_newest: Callable[[], None]) -> str | None:
+        """Make room for `coming` bytes that are about to be written; why there is none, or None. Superseded is raised;
+        what else goes wrong is told, and then the disk itself will say whether it takes them."""
+        level, free = self._level, partial(self._free, require_newest)
+        return None if level is None else self._guarded(lambda: level.before(coming, free), None)
+
+    def make_room_anyway(self, coming: int, require_newest: Callable[[], None]) -> bool:
+        """The same, where the disk has refused them; whether it is worth trying again."""
+        level, free = self._level, partial(self._free, require_newest)
+        return level is not None and self._guarded(lambda: level.refused(coming, free), False)
+
+    def _guarded(self, work: Callable[[], T], otherwise: T) -> T:
+        try:
+            return work()
+        except Superseded:
+            raise
+        except MementumError as error:
+            self._emit(Failed(what="making room", error=error.message, kept="all that retention keeps"))
+            self.relist()
+            return otherwise
+
+    def _free(self, require_newest: Callable[[], None], need: int) -> Gave:
+        """Remove what is worth least, by what is known now, of other processes too."""
+        require_newest()
+        with self._turn:
+            self._journal.catch_up()
+            self._learn()
+            entries = self._entries()
+            held = holdings(entries, self._store)
+            found = give(entries, self._retention, need=need, holdings=held, waiting=self._waiting())
+            self._remove(found.verdicts, entries, by=noted.ROOM)
+            self._journal.catch_up()
+        return Gave(freed=found.freed, missing=found.missing)
 
     def relist(self) -> None:
         """Bring the catalog to what lies on the disk: a removal may have taken out of it what it could not delete, and
@@ -90,21 +144,61 @@ class Tidying:
         self._journal.unlearnt = False
 
     def _prune(self) -> None:
-        entries = tuple(map(self._as_known, self._catalog.entries(self._home)))
-        verdicts = tuple(self._spared(verdict) for verdict in retain(entries, self._retention))
+        entries = self._entries()
+        self._remove(retain(entries, self._retention, waiting=self._waiting()), entries, by=noted.POLICY)
+
+    def _remove(self, verdicts: tuple[Verdict, ...], entries: tuple[Entry, ...], *, by: str) -> None:
         for verdict in verdicts:
             if not verdict.keep:
-                self._journal.append("removed", verdict.id, None, {"reason": verdict.reason})
+                self._journal.append(noted.REMOVED, verdict.id, None, noted.removed(verdict.reason, by=by))
         prune(verdicts, entries, home=self._home, store=self._store, catalog=self._catalog, emit=self._emit)
+
+    def _age_when_due(self, require_newest: Callable[[], None]) -> None:
+        """Drop levels of what is old, and what has no level left; a few at a time, where many have become old."""
+        if self._clock.monotonic() < self._age_at_s:
+            return
+        entries = self._entries()
+        now_s, waiting = self._clock.now(), self._waiting()
+        old = [
+            one
+            for one in aged(entries, self._retention.ageing, now_s=now_s, waiting=waiting)
+            if (one.id, one.levels) not in self._ageless
+        ]
+        gone = {one.id: one.reason for one in old[:AGED_MAX] if not one.levels}
+        kept = tuple(Verdict(id=id, keep=False, reason=reason) for id, reason in gone.items())
+        self._remove(kept, entries, by=noted.AGE)
+        for one in old[:AGED_MAX]:
+            if one.levels:
+                self._wither(one, next(entry for entry in entries if entry.folder == one.folder), require_newest)
+        if len(old) <= AGED_MAX:
+            self._age_at_s = self._clock.monotonic() + AGE_EVERY_S
+
+    def _wither(self, one: Aged, entry: Entry, require_newest: Callable[[], None]) -> None:
+        done = wither(
+            entry,
+            one.levels,
+            reason=one.reason,
+            home=self._home,
+            store=self._store,
+            catalog=self._catalog,
+            emit=self._emit,
+            require_newest=require_newest,
+        )
+        if isinstance(done, Unsettled):
+            self._ageless.add((one.id, one.levels))
+        else:
+            self._journal.append(noted.AGED, one.id, None, noted.aged(one.reason, done.levels, by=noted.AGE))
+
+    def _entries(self) -> tuple[Entry, ...]:
+        return tuple(map(self._as_known, self._catalog.entries(self._home)))
 
     def _as_known(self, entry: Entry) -> Entry:
         """With what the journal could not take yet. Pins that were given up hold until it can."""
         late = facts.known(fact for fact in self._journal.waiting if fact.checkpoint == entry.manifest.id)
         return replace(entry, judged=late.judged or entry.judged, pinned=entry.pinned or late.pinned)
 
-    def _spared(self, verdict: Verdict) -> Verdict:
-        why = self._protected.get(verdict.id)
-        return verdict if why is None else replace(verdict, keep=True, reason=f"pinned: {why}")
+    def _waiting(self) -> Mapping[str, str]:
+        return {**self.waiting(), **{id: f"pinned: {why}" for id, why in self._protected.items()}}
 
     def _sweep_when_due(self) -> None:
         """What an attempt left that may have lived when we began; this thread saves, so that no save is in flight."""

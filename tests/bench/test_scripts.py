@@ -47,3 +47,11 @@ def test_adapters(tmp_path: Path) -> None:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here, where it takes its time")
 def test_without_a_gpu_the_copy_from_it_is_skipped(tmp_path: Path) -> None:
     assert figures("gpu.py", tmp_path) == {"skipped": "torch sees no GPU here"}
+
+
+def test_catalogs(tmp_path: Path) -> None:
+    told = figures("catalog.py", tmp_path, "--share", "0.005", "--only", "sqlite", "--only", "rebuild")
+    assert (told["sqlite_rows"], told["rebuild_files"]) == (500, 50)
+    for what in ("recovery_point", "recovery_point_before", "insert"):
+        assert 0 < told[f"sqlite_{what}_s_p50"] <= told[f"sqlite_{what}_s_p99"]
+    assert told["rebuild_s"] > told["rebuild_read_s"] > 0

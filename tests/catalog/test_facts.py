@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mementum.catalog import facts
-from mementum.records import Fact, Health
+from mementum.records import Fact, Health, Place
 
-TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=8)
 VALUES = st.dictionaries(
     TEXT, st.none() | st.integers() | st.floats(allow_nan=False) | TEXT | st.booleans(), max_size=3
 )
@@ -84,6 +86,7 @@ def test_keys_of_journals() -> None:
     [
         b'{"kind":"\\ud800","time":"t"}',
         b'{"kind":"k","time":"t","checkpoint":"\\udfff"}',
+        b'{"kind":"k","time":"t","checkpoint":"\\u0000"}',
         b'{"kind":"k","time":"t","step":100000000000000000000}',
     ],
 )
@@ -165,3 +168,55 @@ ONE_JOURNAL, NEXT_JOURNAL = "journal/0002.jsonl", "journal/0010.jsonl"
 )
 def test_the_order_in_which_facts_became_known(rows: list[tuple[str, int, Fact]], wanted: str) -> None:
     assert "".join(fact.kind for fact in facts.in_order(rows)) == wanted
+
+
+def test_a_part_of_a_journal_is_named_by_its_first_byte() -> None:
+    assert facts.part_key(3, 12345) == "journal/0003-000000012345.jsonl"
+    keys = ("journal/0003.jsonl", "journal/0012-000000000000.jsonl", "journal/12345.jsonl", "facts/a.json", "a")
+    assert [facts.attempt_of(key) for key in keys] == [3, 12, 12345, None, None]
+
+
+def test_parts_of_a_journal_are_in_the_order_of_their_first_bytes() -> None:
+    parts = [facts.part_key(2, begin) for begin in (0, 900, 12_000)]
+    rows = [(parts[2], 0, at("1", "d")), (parts[0], 1, at("8", "b")), (NEXT_JOURNAL, 0, at("1", "e"))]
+    rows += [(parts[0], 0, at("9", "a")), (parts[1], 0, at("5", "c"))]
+    assert "".join(fact.kind for fact in facts.in_order(rows)) == "abcde"
+
+
+def test_a_copy_is_where_the_later_fact_of_its_tier_says() -> None:
+    nas = told("placed", tier="nas", url="/nas", generation=2, size=10, levels=[0, 2])
+    bare = told("placed", tier="s3")
+    known = facts.known([bare, nas, told("displaced", tier="s3", why="old")])
+    place = Place(tier="nas", url="/nas", time=nas.time, generation=2, size=10, levels=(0, 2))
+    assert known.places == (place,)
+    assert facts.known([nas, bare]).places == (place, Place(tier="s3", url="", time=bare.time))
+    assert facts.known([nas, told("placed", tier="nas", url="/new")]).places[0].url == "/new"
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({"generation": "2"}, Place(tier="t", url="", time=ONE.time)),
+        ({"generation": 0, "size": -1}, Place(tier="t", url="", time=ONE.time)),
+        ({"generation": 1 << 70, "size": 1 << 70}, Place(tier="t", url="", time=ONE.time)),
+        ({"size": True, "levels": "02"}, Place(tier="t", url="", time=ONE.time)),
+        ({"levels": [2, 0, 7, "x"]}, Place(tier="t", url="", time=ONE.time, levels=(0, 2))),
+    ],
+)
+def test_what_is_said_of_a_copy_may_be_anybodys(values: dict[str, object], expected: Place) -> None:
+    assert facts.known([told("placed", tier="t", **values)]).places == (expected,)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"), [(2, 2.0), (0.5, 0.5), (0, 0.0), (-1, None), (float("nan"), None), ("2", None)]
+)
+def test_how_long_a_restore_took(seconds: object, expected: float | None) -> None:
+    assert facts.known([told("restored", seconds=9), told("restored", seconds=seconds)]).restore_s == expected
+
+
+def test_how_an_attempt_began_and_ended() -> None:
+    assert facts.outcome([]) == facts.Outcome()
+    first, later = told("restored", seconds=1), replace(told("restored", seconds=1), checkpoint="c9")
+    assert facts.outcome([first, later]) == facts.Outcome(came_from="c1")
+    assert facts.outcome([told("ended"), first]) == facts.Outcome(came_from="c1", ended="finished")
+    assert facts.outcome([told("ended", why="x"), told("ended", why="y")]).ended == "y"

@@ -9,6 +9,13 @@ import psutil
 import pytest
 
 from mementum.catalog.place import REMOTE, catalog_path, file_system
+from mementum.catalog.rebuild import refresh
+from mementum.events import Event
+from mementum.format import manifest as manifests
+from mementum.opening import open_catalog
+from mementum.storage.disk import PosixDisk
+from mementum.storage.local import LocalStore
+from mementum.testing.catalog_contract import HOME, manifest
 
 
 class Mount(NamedTuple):
@@ -82,3 +89,21 @@ def test_the_cache_is_in_the_home_folder_if_nothing_is_said(
         monkeypatch.setenv("XDG_CACHE_HOME", cache)
     mounts.append(Mount(str(tmp_path), "nfs"))
     assert catalog_path(tmp_path).parent == tmp_path / "home" / ".cache" / "mementum"
+
+
+def test_a_catalog_of_a_root_on_the_network_works_in_the_cache(
+    mounts: list[Mount], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    mounts.append(Mount(str(tmp_path / "far"), "nfs4"))
+    root, told = tmp_path / "far", list[Event]()
+    store = LocalStore(PosixDisk(), str(root / HOME))
+    store.put("step_0000000010/meta.json", [manifests.render(manifest(1))])
+    for _ in range(2):
+        catalog = open_catalog(root, emit=told.append)
+        assert refresh(catalog, HOME, store) == ()
+        assert [entry.manifest for entry in catalog.entries(HOME)] == [manifest(1)]
+        catalog.close()
+    assert told == []
+    assert not list(root.glob("catalog.db*"))
+    assert [path.name for path in (tmp_path / "cache" / "mementum").glob("*.db")] == [catalog_path(root).name]

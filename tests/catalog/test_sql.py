@@ -233,13 +233,13 @@ def test_threads_may_share_it(catalog: SqlCatalog) -> None:
     assert ids(catalog) == [f"c{seq}" for seq in range(10, 40)]
 
 
-def test_a_catalog_of_another_schema_is_made_anew(path: Path) -> None:
+def test_an_older_catalog_that_is_not_what_it_should_be_is_made_anew(path: Path) -> None:
     old = open_sqlite(path)
     old.add(HOME, manifest(1), "f")
     old.learn(HOME, "a", [fact("metrics", 1, step=10, loss=1.0)], size=1)
     old.close()
     with sqlite3.connect(path) as connection:
-        connection.execute("UPDATE schema SET version = ?", (SCHEMA + 1,))
+        connection.execute("UPDATE schema SET version = ?", (SCHEMA - 1,))
         connection.execute("DROP TABLE facts")
         connection.execute("CREATE TABLE facts (another TEXT)")
     connection.close()

@@ -45,19 +45,19 @@ def test_a_new_home_has_its_day() -> None:
 
 def test_a_task_is_found_on_its_oldest_day() -> None:
     disk = SimDisk()
-    assert find(disk, "root", "t") is None
+    assert find(LocalStore(disk, "root"), "t") is None
     for day in ("20261130", "20250101", "20261201"):
         begin(disk, f"{day}/{folder_name('t')}", task="t")
-    assert find(disk, "root", "t") == f"20250101/{folder_name('t')}"
-    assert find(disk, "root", "T") is None
+    assert find(LocalStore(disk, "root"), "t") == f"20250101/{folder_name('t')}"
+    assert find(LocalStore(disk, "root"), "T") is None
 
 
 def test_folders_that_are_no_days_are_not_looked_into() -> None:
     disk = SimDisk()
     for day in ("2026", "backup", "20261130x", "202611300"):
         begin(disk, f"{day}/{folder_name('t')}", task="t")
-    assert find(disk, "root", "t") is None
-    assert list(tasks(disk, "root")) == []
+    assert find(LocalStore(disk, "root"), "t") is None
+    assert list(tasks(LocalStore(disk, "root"))) == []
 
 
 def test_all_tasks_by_day_and_name() -> None:
@@ -65,7 +65,7 @@ def test_all_tasks_by_day_and_name() -> None:
     homes = [("20261201", "a"), ("20261130", "größe"), ("20261130", "b/c")]
     for day, task in homes:
         begin(disk, f"{day}/{folder_name(task)}", task=task)
-    assert list(tasks(disk, "root")) == [
+    assert list(tasks(LocalStore(disk, "root"))) == [
         TaskHome(task="b/c", home=f"20261130/{folder_name('b/c')}"),
         TaskHome(task="größe", home=f"20261130/{folder_name('größe')}"),
         TaskHome(task="a", home=f"20261201/{folder_name('a')}"),
@@ -77,13 +77,13 @@ def test_an_attempt_that_cannot_be_read_does_not_hide_the_task(content: bytes) -
     disk = SimDisk()
     home = f"20261130/{folder_name('t')}"
     begin(disk, home, content)
-    assert list(tasks(disk, "root")) == []
+    assert list(tasks(LocalStore(disk, "root"))) == []
     LocalStore(disk, f"root/{home}").put("attempts/0002.json", [b'{"task": "t"}'])
-    assert list(tasks(disk, "root")) == [TaskHome(task="t", home=home)]
+    assert list(tasks(LocalStore(disk, "root"))) == [TaskHome(task="t", home=home)]
 
 
 def test_strangers_folders_are_passed_over() -> None:
     disk = SimDisk()
     for folder in ("notes", "t_12345", "t_abcdeg", "t_123456"):
         LocalStore(disk, f"root/20261130/{folder}").put("readme", [b"x"])
-    assert list(tasks(disk, "root")) == []
+    assert list(tasks(LocalStore(disk, "root"))) == []

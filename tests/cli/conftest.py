@@ -30,7 +30,7 @@ def train(root: Path, task: str, *, losses: tuple[float, ...] = LOSSES, reason: 
     model = torch.nn.Linear(30, 40)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     with (
-        patch("mementum.doors.RAW", CODEC),
+        patch("mementum.equipping.RAW", CODEC),
         mementum.open_run(
             root,
             task=task,

@@ -16,6 +16,7 @@ from mementum import plugins
 from mementum.errors import NotReadableHere
 from mementum.execute import origin
 from mementum.format import codec as codecs
+from mementum.format.fields import FORMAT
 from mementum.format.manifest import ZEROS, digest
 
 ROUNDS = 30  # of garbage; each asks for all that doctor can say
@@ -123,7 +124,7 @@ def test_an_unreadable_manifest(diagnosed: Any, root: Path) -> None:
 
 
 def test_a_newer_format_stops_every_start(diagnosed: Any, root: Path) -> None:
-    rewrite(folder(root, 6) / "meta.json", '"format": 1,', '"format": 2,')
+    rewrite(folder(root, 6) / "meta.json", '"format": 1,', f'"format": {FORMAT + 1},')
     code, findings = diagnosed(root)
     found = of_kind(findings, "newer")
     assert (code, found["next"]) == (1, "pip install --upgrade mementum")

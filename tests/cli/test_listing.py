@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import re
 import shutil
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +129,46 @@ def test_a_catalog_that_is_damaged_or_absent(ask: Any, root: Path, damage: bytes
         (root / "catalog.db").write_bytes(damage)
     answer = ask("ls", root)
     assert (answer.code, len(answer.lines), answer.err) == (0, 5, "")
+
+
+def test_a_catalog_of_a_newer_version_is_left_as_it_is(ask: Any, root: Path) -> None:
+    for file in root.glob("catalog.db*"):
+        file.unlink()
+    with contextlib.closing(sqlite3.connect(root / "catalog.db")) as newer:
+        newer.executescript("create table schema (version integer primary key); insert into schema values (999);")
+        newer.executescript("create table wonders (name text); insert into wonders values ('of the future');")
+    answer = ask("ls", root)
+    assert (answer.code, len(answer.lines), answer.err) == (0, 5, "")
+    with contextlib.closing(sqlite3.connect(root / "catalog.db")) as newer:
+        assert newer.execute("select name from wonders").fetchall() == [("of the future",)]
+        assert newer.execute("select version from schema").fetchall() == [(999,)]
+
+
+def test_filters_choose(ask: Any, root: Path) -> None:
+    def steps(*texts: str) -> list[int]:
+        words = [word for text in texts for word in ("--filter", text)]
+        return [one["step"] for one in json.loads(ask("ls", root, *words, "--json").out)]
+
+    assert steps("loss<0.6") == [6, 4]
+    assert steps("loss<0.6", "step<6") == [4]
+    assert steps("acc") == [4]
+    assert steps("size>1KiB and not exact and health==clean") == [6, 4, 2]
+    none = ask("ls", root, "--filter", "pinned")
+    assert (none.code, none.err) == (4, "none of 3 checkpoints is what the filter asks for\n")
+    assert json.loads(ask("ls", root, "--filter", "pinned", "--json").out) == []
+
+
+def test_a_filter_that_is_wrong_is_shown(ask: Any, root: Path) -> None:
+    answer = ask("ls", root, "--filter", "step>1", "--filter", "los<2")
+    assert answer.code == 2
+    assert answer.err.splitlines()[:3] == [
+        "filter: no checkpoint here has 'los'; did you mean 'loss'? (metrics are acc, loss), at character 1",
+        "  los<2",
+        "  ^",
+    ]
+    told = json.loads(ask("ls", root, "--filter", "step>", "--json").out)["error"]
+    assert (told["kind"], told["exit_code"]) == ("UsageError", 2)
+    assert ask("ls", root / "nowhere", "--filter", "step>").err.startswith("filter: a value was expected")
 
 
 def test_a_catalog_that_cannot_be_written(ask: Any, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

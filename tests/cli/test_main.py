@@ -15,7 +15,7 @@ import pytest
 from mementum import errors
 from mementum.cli.failing import exit_code, told
 
-HEAVY = ("torch", "numpy", "sqlalchemy", "rich")
+HEAVY = ("torch", "numpy", "sqlalchemy", "rich", "obstore", "redis")
 WATCH = """
 import json, sys
 from mementum.cli.main import main
@@ -39,7 +39,7 @@ def imported(*commands: list[str]) -> tuple[list[int], list[str]]:
 
 
 def test_help_imports_nothing_heavy() -> None:
-    assert imported(["--help"], ["--version"], ["ls", "--help"], ["verify", "--help"]) == ([0, 0, 0, 0], [])
+    assert imported(["--help"], ["--version"], ["ls", "--help"], ["gc", "--help"]) == ([0, 0, 0, 0], [])
 
 
 def test_no_command_imports_torch(root: Path) -> None:
@@ -107,7 +107,7 @@ def test_an_error_as_json(ask: Any, tmp_path: Path) -> None:
     assert "there is no folder" in answer.err
 
 
-@pytest.mark.parametrize("root", ["s3://bucket/ckpt", "", "a\0b"])
+@pytest.mark.parametrize("root", ["gopher://bucket/ckpt", "s3://", "", "a\0b", "file:///nowhere/at/all"])
 def test_what_is_no_root(ask: Any, root: str) -> None:
     assert ask("ls", root).code == 2
 

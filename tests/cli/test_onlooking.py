@@ -16,8 +16,9 @@ def test_an_onlooker_changes_nothing(tmp_path: Path) -> None:
     for change in (disk.create, disk.append, disk.unlink, disk.unlink_unused, disk.mkdir, disk.rmdir):
         with pytest.raises(AssertionError, match="by somebody who only looks"):
             change(path)
-    with pytest.raises(AssertionError):
-        disk.rename_new(path, path)
+    for name in (disk.rename_new, disk.rename_over, disk.link):
+        with pytest.raises(AssertionError):
+            name(path, path)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -138,7 +138,7 @@ def test_unreadable_manifests_are_named(ask: Any, root: Path) -> None:
 
 
 def test_a_task_that_cannot_be_listed(ask: Any, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise StoreError("step_", "step_: no permission")
 
     monkeypatch.setattr(rebuilding, "refresh", refuse)

@@ -262,7 +262,8 @@ def test_a_running_training_is_told_of_and_not_disturbed(root: Path, ask: Any) -
     assert (1, 20) in entries(
         root
     )  # and its retention spares what is pinned, though it is older than all that it keeps
-    assert (1, 10) not in entries(root)
+    assert (1, 10) in entries(root)  # the best by loss
+    assert (1, 30) not in entries(root)
     # What the running one has saved meanwhile does not count as having done it.
     assert min(train(root, 22)[1]) == 21
 

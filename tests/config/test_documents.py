@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from mementum.config.documents import LEVEL_2, NO_AGEING, NO_LADDER, NO_TIER
+from mementum.config.documents import LEVEL_2, NO_LADDER, NO_TIER
 from mementum.config.loading import examine, load
 from mementum.config.policies import BeforeStop, Window
 from mementum.config.reading import read
+from mementum.config.tiers import Ageing
 
 FILE = Path(__file__).resolve().parent.parent / "fixtures" / "checkpoint_config.yaml"
 
@@ -39,7 +40,11 @@ def test_it_loads_as_it_stands() -> None:
     assert changed == {
         "policy": "line 2: base_interval",
         "codec": "line 13: storage_levels.level_1.compression",
+        "retention_days.level_0": "line 11: storage_levels.level_0.retention_days",
+        "retention_days.level_1": "line 16: storage_levels.level_1.retention_days",
+        "retention_days.level_2": "line 20: storage_levels.level_2.retention_days",
     }
+    assert made.settings.retention_days == Ageing(level_0=30, level_1=7, level_2=90)
 
 
 def test_every_key_has_an_effect_or_a_reason() -> None:
@@ -54,11 +59,12 @@ def test_every_key_has_an_effect_or_a_reason() -> None:
         "storage_levels.level_0.compression",
         "storage_levels.level_1.compression",
         "storage_levels.level_1.compression_level",
+        *(f"storage_levels.level_{level}.retention_days" for level in range(3)),
     }
     reasons = {one.key: one.text for one in made.said if not one.effective}
     assert reasons.pop("storage_levels.level_2.compression") == LEVEL_2
     assert {reasons.pop("recovery_timeout_ms"), reasons.pop("fallback_strategy")} == {NO_LADDER}
-    assert set(reasons.values()) == {NO_TIER, NO_AGEING}
+    assert set(reasons.values()) == {NO_TIER}
 
 
 def test_other_values_of_its_keys() -> None:

@@ -81,7 +81,7 @@ def damage_of(store: Store, entry: Entry) -> Iterator[str]:
         def take(_: Block, raw: Buffer, pieces: list[bytes] = pieces) -> None:
             pieces.append(bytes(raw))
 
-        read_blocks(store, f"{entry.folder}/{file.name}", file, take)
+        read_blocks(store, entry.folder, file, take, bases=proof.bases)
         if b"".join(pieces) != image.raw:
             yield f"{entry.folder}/{file.name}: other bytes than were saved"
     if bytes(store.get(f"{entry.folder}/context-00000.json")) != snapshot.context():

@@ -24,8 +24,9 @@ from mementum.execute.write import write_parts
 from mementum.format import context
 from mementum.pruning import prune, sweep
 from mementum.records import Fact, Granularity, Health, Manifest, Save, StoredFile
+from mementum.rewriting import Unsettled
 from mementum.saving import save_checkpoint
-from mementum.settling import Unsettled, settle
+from mementum.settling import settle
 from mementum.storage.disk import Disk
 from mementum.storage.local import LocalStore
 
@@ -58,7 +59,7 @@ def snapshot_of(number: int, *, step: int) -> Snapshot:
         time=timestamp(NOW_S + number),
         save=Save(reason="every 10 steps"),
         images=tuple(Image(layout=layout, raw=memoryview(_raw(layout, number))) for layout in layouts),
-        context=lambda: context.render({"epoch": 0, "seed": random.Random(number).random(), "order": (3, 1, 2)}),
+        context=lambda: context.render({"components": {}, "epoch": 0, "seed": random.Random(number).random()}),
         debug_info=(),
         metrics={"loss": 1.0 / number},
         exactness=(),
@@ -72,7 +73,9 @@ def _raw(layout: FileLayout, number: int) -> bytes:
     size = layout.raw_size - len(layout.header)
     if layout.header:
         return layout.header + rng.randbytes(size)
-    return struct.pack(f"<{size // 4}i", *(rng.randrange(100) for _ in range(size // 4)))  # zstd makes it smaller
+    # zstd makes it smaller, and what is the same for all numbers makes a difference from another smaller still
+    still = random.Random(layout.name)
+    return struct.pack(f"<{size // 4}i", *(still.randrange(1 << 14) + rng.randrange(3) for _ in range(size // 4)))
 
 
 class Process:
@@ -104,7 +107,7 @@ class Process:
         verdicts = retain(entries, Retention(last=last))
         prune(verdicts, entries, home=self.home, store=self.store, catalog=self.catalog, emit=self._hear)
 
-    def settle(self, number: int) -> Manifest | Unsettled:
+    def settle(self, number: int, *, codec: str = "planes+zstd:1") -> Manifest | Unsettled:
         """Compress a checkpoint that landed raw: one with an odd number."""
         (entry,) = (entry for entry in self.catalog.entries(self.home) if number_of(entry.manifest.id) == number)
         return settle(
@@ -112,7 +115,7 @@ class Process:
             home=self.home,
             store=self.store,
             catalog=self.catalog,
-            codec="planes+zstd:1",
+            codec=codec,
             emit=self._hear,
             require_newest=lambda: None,
             clock=ManualClock(NOW_S),

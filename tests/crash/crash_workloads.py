@@ -10,6 +10,7 @@ from mementum.errors import StoreError
 from mementum.records import Manifest
 
 Work = Callable[[Process], None]
+DELTA = "delta+planes+zstd:1"
 
 
 def nothing(process: Process) -> None:
@@ -99,6 +100,28 @@ def settle_it(process: Process) -> None:
     process.settle(1)
 
 
+def base_and_another(process: Process) -> None:
+    process.save(1, step=10)
+    assert isinstance(process.settle(1, codec=DELTA), Manifest)
+    process.save(5, step=50)
+
+
+def settle_it_against_the_base(process: Process) -> None:
+    process.settle(5, codec=DELTA)
+
+
+def settled_against_a_base(process: Process) -> None:
+    base_and_another(process)
+    after = process.settle(5, codec=DELTA)
+    assert isinstance(after, Manifest)
+    assert any(file.folder is not None for file in after.files)
+
+
+def keep_the_delta(process: Process) -> None:
+    """Its base has to stay too."""
+    process.keep(1)
+
+
 def drop_the_settled_one(process: Process) -> None:
     process.keep(1)
 
@@ -145,6 +168,8 @@ DEATHS: tuple[tuple[Work, Work, Work], ...] = (  # before, what is killed, what 
     (raw_and_another, settle_it, sweep_and_keep_one),
     (raw_and_another, settle_it, sweep_and_settle_again),
     (settled_and_another, drop_the_settled_one, sweep_and_save),
+    (base_and_another, settle_it_against_the_base, sweep_and_save),
+    (settled_against_a_base, keep_the_delta, sweep_and_save),
 )
 
 AT_REST: tuple[Work, ...] = (
@@ -152,6 +177,7 @@ AT_REST: tuple[Work, ...] = (
     two_saves_keep_one,
     one_settled,
     settled_then_removed,
+    settled_against_a_base,
 )  # nothing may be pending after them
 
 ERRORS: tuple[tuple[Work, Work], ...] = (  # before, what meets an error of the disk
@@ -161,4 +187,5 @@ ERRORS: tuple[tuple[Work, Work], ...] = (  # before, what meets an error of the 
     (raw_and_another, settle_it),
     (raw_and_another, settle_until_it_works),
     (settled_and_another, drop_the_settled_one),
+    (base_and_another, settle_it_against_the_base),
 )

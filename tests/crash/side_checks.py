@@ -18,7 +18,7 @@ from mementum.errors import KeyTaken, MementumError, StoreError
 from mementum.format import manifest as manifests
 from mementum.records import Damage
 from mementum.recover.verify import read_manifest, verify
-from mementum.settling import Unsettled
+from mementum.rewriting import Unsettled
 from mementum.storage.local import LocalStore
 from mementum.storage.store import Buffer, Stat, Store
 from mementum.testing.faults import FailingDisk

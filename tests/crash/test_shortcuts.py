@@ -33,7 +33,7 @@ class Shortcut:
 
 
 LOCAL, REMOVE = "storage/local.py", "execute/remove.py"
-SAVING, SETTLING = "saving.py", "settling.py"
+SAVING, REWRITING = "saving.py", "rewriting.py"
 SHORTCUTS = (
     Shortcut(
         name="no fsync",
@@ -90,13 +90,12 @@ SHORTCUTS = (
     ),
     Shortcut(
         name="data removed before the manifest",
-        file=REMOVE,
+        file="pruning.py",
         changes=(
-            ('        store.delete(f"{folder}/{name}")\n    if names:', "    if names:"),
             (
-                '            store.delete(f"{folder}/{part}")\n',
-                '            store.delete(f"{folder}/{part}")\n'
-                '        for name in names:\n            store.delete(f"{folder}/{name}")\n',
+                "    return unlist(entry.manifest",
+                "    drop(store, entry.folder, tuple(file.name for file in entry.manifest.files), ())\n"
+                "    return unlist(entry.manifest",
             ),
         ),
         seen="listed and damaged",
@@ -168,7 +167,7 @@ SHORTCUTS = (
         name="parts swept though a manifest names them",
         file=REMOVE,
         changes=(
-            ("if any(_looks_like_a_manifest(name) for name in names):", "if False:"),
+            ("if any(_looks_like_a_manifest(name) or name.startswith(MARK) for name in names):", "if False:"),
             ("if any(store.taken(", "if False and any(store.taken("),
         ),
         seen="acknowledged and lost",
@@ -203,7 +202,10 @@ SHORTCUTS = (
     Shortcut(
         name="retention keeps the oldest",
         file="decide/retain.py",
-        changes=(("key=lambda entry: entry.order, reverse=True", "key=lambda entry: entry.order"),),
+        changes=(
+            ("key=lambda entry: entry.order, reverse=True", "key=lambda entry: entry.order"),
+            (", **newest_of_their_kind(whole)}", "}"),
+        ),
         seen="the newest checkpoint was removed",
         checks=("two_saves_keep_one:posix",),
     ),
@@ -238,17 +240,17 @@ SHORTCUTS = (
     Shortcut(
         name="a catalog is believed by its folders",
         file="catalog/rebuild.py",
-        changes=((" and _is_known(store, key, known[folder])", ""),),
+        changes=((" and _is_known(store, present[folder], known[folder])", ""),),
         seen="a catalog that was refreshed differs",
         checks=("a_rebuild_is_cut",),
     ),
     Shortcut(
         name="uncompressed parts removed before the compressed ones are named",
-        file=SETTLING,
+        file=REWRITING,
         changes=(
             (
                 "                _commit(work, after)  # from here on the next generation holds\n",
-                "                _remove_old(work, after, emit=emit)\n                _commit(work, after)\n",
+                "                _remove_old(work, after, doing, emit=emit)\n                _commit(work, after)\n",
             ),
         ),
         seen="acknowledged and lost",
@@ -256,9 +258,9 @@ SHORTCUTS = (
     ),
     Shortcut(
         name="a generation is named before its index is there",
-        file=SETTLING,
+        file=REWRITING,
         changes=(
-            ('    work.store.put(f"{work.folder}/{name}", [rendered])\n', ""),
+            ('        self.store.put(f"{self.folder}/{name}", [data])\n', ""),
             ("                _require_whole(work, after)\n", ""),
         ),
         seen="listed and damaged",
@@ -287,7 +289,7 @@ SHORTCUTS = (
     ),
     Shortcut(
         name="a failed settling leaves its parts",
-        file=SETTLING,
+        file=REWRITING,
         changes=(("    except (GaveUp, MementumError):\n        _take_back(work)\n", "    except GaveUp:\n"),),
         seen="left after a settling that failed",
         checks=("a_failed_settling_leaves_nothing",),

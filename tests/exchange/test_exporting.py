@@ -234,7 +234,7 @@ def test_a_kill_leaves_nothing_half_under_the_final_name(trained: Any, tmp_path:
 
     contents = look(str(trained[0]))
     held = find(contents, address_in(contents, None))
-    store = LocalStore(PosixDisk(), f"{contents.root}/{held.home}")
+    store = LocalStore(PosixDisk(), f"{trained[0]}/{held.home}")
     wholes = []
     for calls in range(100):
         out = tmp_path / str(calls) / "out"

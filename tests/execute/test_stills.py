@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from mementum.execute.stills import CHANGES_MAX, Stills, Unsteady
 from mementum.execute.structure import Reader
 from mementum.format.blocks import encode
 from mementum.live.stateful import components_in
-from mementum.records import DataFile, Index
+from mementum.records import DataFile, Index, StoredTensor
 from mementum.storage.disk import PosixDisk
 from mementum.storage.local import LocalStore
 
@@ -171,3 +172,28 @@ def test_a_file_is_not_linked_onto_itself(made: Made) -> None:
     made.stills.committed()
     assert made.stills.link(images, made.store, "a") == {}
     assert made.stills.linked == 0
+
+
+def test_where_there_are_no_links_the_checkpoint_that_has_it_is_named(
+    made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LocalStore, "link", lambda *_: False)
+    files = made.write(made.images(), "a")
+    made.stills.committed()
+    own = next(file for file in files if file.name == NAME)
+    for folder in ("b", "c"):  # the third names the first too, and not the second
+        linked = made.stills.link(made.images(), made.store, folder)
+        assert linked == {NAME: replace(own, folder="a")}
+        assert made.stills.linked == 0  # it is no file of this checkpoint
+        assert not (tmp_path / folder / NAME).exists()
+        made.stills.wrote(folder, Index(rank=0, files=tuple(linked.values()), tensors=tensors_of(made)))
+        made.stills.committed()
+    proved = made.stills.proved(made.images())
+    assert proved is not None
+    assert {name: (still.folder, still.file) for name, still in proved.items()} == {NAME: ("a", own)}
+    (tmp_path / "a" / NAME).write_bytes(b"cut")
+    assert made.stills.link(made.images(), made.store, "d") == {}
+
+
+def tensors_of(made: Made) -> tuple[StoredTensor, ...]:
+    return tuple(tensor for image in made.images() for tensor in image.layout.tensors)

@@ -12,7 +12,6 @@ import pytest
 from mementum.clock import ManualClock
 from mementum.errors import KeyTaken, StoreError
 from mementum.execute import write as write_module
-from mementum.execute.pace import Pace
 from mementum.execute.plan import FileLayout
 from mementum.execute.snapshot import Image, Snapshot
 from mementum.execute.write import _chunks, _GivenUp, write_parts
@@ -22,6 +21,7 @@ from mementum.format.blocks import Stretch, damage, decode
 from mementum.records import Buffer, DataFile, Save
 from mementum.storage.disk import PosixDisk
 from mementum.storage.local import LocalStore
+from mementum.storage.pace import Pace
 from mementum.storage.store import Stat
 from mementum.testing.simdisk import PowerCut, SimDisk
 

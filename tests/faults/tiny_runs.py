@@ -46,7 +46,7 @@ def tiny_run(root: Path, saves: int = 1, *, seed: int = 1, task: str = TASK, **w
     """Train and save `saves` times, each durable or given up before the next; what was told."""
     told, given = Told(), things(seed)
     wishes = {"every_steps": 1, "codec": CODEC, "on_event": told, **wishes}
-    with patch("mementum.doors.RAW", wishes["codec"]), mementum.open_run(root, task=task, **given, **wishes) as run:
+    with patch("mementum.equipping.RAW", wishes["codec"]), mementum.open_run(root, task=task, **given, **wishes) as run:
         for _ in range(saves):
             train_once(given)
             run.record(loss=1.0)
@@ -61,7 +61,7 @@ def live(given: dict[str, Any]) -> dict[str, object]:
 
 
 def store_of(root: Path, task: str = TASK) -> LocalStore:
-    home = find(PosixDisk(), str(root), task)
+    home = find(LocalStore(PosixDisk(), str(root)), task)
     assert home is not None
     return LocalStore(PosixDisk(), f"{root}/{home}")
 

@@ -8,14 +8,14 @@ import pytest
 
 from mementum.errors import NotReadableHere, UnknownFormat, UnsupportedState
 from mementum.format import context
-from mementum.format.fields import FORMAT
+from mementum.format.fields import FORMAT, PLAIN
 
 STATE = {"step": 3, "values": {"best": float("inf"), 1: (2, None)}, "components": {"m": OrderedDict(a=[1.5])}}
 
 
 def test_what_was_rendered_is_parsed() -> None:
     found = context.parse(context.render(STATE), "context")
-    assert found == {"format": FORMAT, **STATE}
+    assert found == {"format": PLAIN, **STATE}
     assert type(found["components"]["m"]) is OrderedDict
     assert context.parse(memoryview(context.render(STATE)), "context") == found
 

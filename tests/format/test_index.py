@@ -159,7 +159,7 @@ def test_what_cannot_be_is_refused_and_named(path: tuple[str | int, ...], value:
 
 
 def test_a_newer_index_is_not_damage() -> None:
-    with pytest.raises(NotReadableHere, match="has format 2"):
+    with pytest.raises(NotReadableHere, match=f"has format {FORMAT + 1}"):
         index.parse(edited("format", value=FORMAT + 1))
 
 
@@ -176,3 +176,39 @@ def test_a_changed_byte_is_refused_or_parsed_never_another_error(at: int, byte: 
         index.parse(data)
     except UnknownFormat:
         return
+
+
+def coded(raw_size: int = 8, codec: str = "delta:4+zstd:1") -> Block:
+    return Block(offset=0, size=4, raw_size=raw_size, codec=codec, digest="0" * 32, raw_digest="1" * 32)
+
+
+WHOLE = DataFile(name="optimizer.blocks", size=4, blocks=(replace(coded(), codec="zstd:1"),), folder="step_0000000001")
+DELTA = DataFile(name="optimizer.blocks", size=4, blocks=(coded(),), base="step_0000000001/optimizer.blocks")
+TWO = Index(rank=0, files=(DELTA,), tensors=(), bases=(WHOLE,))
+LENT = Index(rank=0, files=(WHOLE,), tensors=())
+
+
+@pytest.mark.parametrize(("one", "format"), [(SMALL, 1), (TWO, 2), (LENT, 2)])
+def test_what_refers_to_other_checkpoints_is_of_the_second_format(one: Index, format: int) -> None:
+    rendered = index.render(one)
+    assert json.loads(rendered)["format"] == format
+    assert index.parse(rendered) == one
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        (replace(TWO, bases=()), r"the base of optimizer\.blocks is not among the bases"),
+        (replace(TWO, files=(replace(DELTA, base=None),)), r"the base of optimizer\.blocks is not among the bases"),
+        (replace(TWO, files=(replace(DELTA, base="step_0000000002/x"),)), "is not among the bases"),
+        (replace(TWO, bases=(WHOLE, WHOLE)), r"bases names a file twice"),
+        (replace(TWO, bases=(replace(WHOLE, folder=None),)), "is not a whole file of another checkpoint"),
+        (replace(TWO, bases=(replace(WHOLE, base="x"),)), "is not a whole file of another checkpoint"),
+        (replace(TWO, bases=(replace(WHOLE, blocks=(coded(),)),)), "is not a whole file of another checkpoint"),
+        (replace(TWO, bases=(replace(WHOLE, blocks=(coded(9, "zstd:1"),)),)), "are not cut into the same blocks"),
+        (replace(TWO, bases=(replace(WHOLE, folder="../x"),)), r"folder is not the folder of a checkpoint"),
+    ],
+)
+def test_bases_are_whole_and_there_and_cut_alike(wrong: Index, told: str) -> None:
+    with pytest.raises(UnknownFormat, match=told):
+        index.parse(index.render(wrong))

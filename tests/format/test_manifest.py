@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from mementum.errors import NotReadableHere, UnknownFormat, UsageError
 from mementum.format import manifest as manifests
-from mementum.format.fields import FORMAT
-from mementum.records import Granularity, Health, Manifest, StoredFile
+from mementum.format.fields import FORMAT, PLAIN
+from mementum.records import LEVELS, Granularity, Health, Manifest, StoredFile
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=10)
 COUNT = st.integers(0, (1 << 62) - 1)
@@ -23,7 +23,10 @@ VALUES = st.dictionaries(TEXT | st.integers(), VALUE, max_size=3)
 NAME = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="/\\\0"), min_size=1, max_size=10).filter(
     lambda name: name not in (".", "..")
 )
-FILE = st.builds(StoredFile, name=NAME, size=COUNT, digest=st.none() | TEXT)
+FOLDERS = st.from_regex(r"step_[0-9]{10}(-[0-9]{1,3})?", fullmatch=True)
+FILE = st.builds(StoredFile, name=NAME, size=COUNT, digest=st.none() | TEXT) | st.builds(
+    StoredFile, name=NAME, size=COUNT, folder=FOLDERS
+)
 
 MANIFESTS = st.builds(
     Manifest,
@@ -49,6 +52,7 @@ MANIFESTS = st.builds(
     exactness=st.lists(TEXT, max_size=2).map(tuple),
     user=VALUES,
     generation=st.integers(1, 9999),
+    levels=st.sets(st.sampled_from(LEVELS)).map(sorted).map(tuple),
 )
 
 ONE = Manifest(
@@ -228,7 +232,7 @@ def test_what_is_too_large_is_neither_written_nor_read(monkeypatch: pytest.Monke
 
 def test_it_is_made_for_jq() -> None:
     fields = json.loads(manifests.render(ONE))
-    assert fields["format"] == FORMAT
+    assert fields["format"] == PLAIN
     assert (fields["step"], fields["health"], fields["metrics"], fields["parent"]) == (
         1200,
         "clean",
@@ -241,3 +245,33 @@ def test_it_is_made_for_jq() -> None:
     ]
     assert "größe" in manifests.render(ONE).decode()
     assert ONE.size == 15
+
+
+REFERS = replace(ONE, files=(StoredFile(name="optimizer.blocks", size=5, folder="step_0000000007-2"),))
+
+
+@pytest.mark.parametrize(("manifest", "format"), [(ONE, 1), (REFERS, 2), (replace(ONE, levels=(0, 2)), 2)])
+def test_only_what_an_older_version_would_misread_is_newer(manifest: Manifest, format: int) -> None:
+    rendered = manifests.render(manifest)
+    fields = json.loads(rendered)
+    assert (fields["format"], "levels" in fields) == (format, manifest.levels != LEVELS)
+    assert manifests.parse(rendered) == manifest
+
+
+@pytest.mark.parametrize(
+    "folder", ["", "step_1", "step_0000000001/..", "../step_0000000001", "step_0000000001-", "step_٠٠٠٠٠٠٠٠٠٠", 7]
+)
+def test_only_folders_of_checkpoints_are_followed(folder: object) -> None:
+    with pytest.raises(UnknownFormat, match=r"folder (is not the folder of a checkpoint|should be)"):
+        manifests.parse(edited("files", [{"name": "a", "size": 1, "folder": folder}]))
+
+
+def test_a_small_file_is_never_another_checkpoints() -> None:
+    with pytest.raises(UnknownFormat, match="only files of data are another checkpoint's"):
+        manifests.parse(edited("files", [{"name": "a", "size": 1, "folder": "step_0000000001", "blake3": "0"}]))
+
+
+@pytest.mark.parametrize("levels", [[1, 0], [0, 0], [3], [True], ["0"], 0, None, {}])
+def test_levels_are_some_of_three_in_order(levels: object) -> None:
+    with pytest.raises(UnknownFormat, match="levels should be"):
+        manifests.parse(edited("levels", levels))

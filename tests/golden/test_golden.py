@@ -25,7 +25,7 @@ HERE = Path(__file__).parent
 VERSIONS = sorted(path.name for path in HERE.glob("v*"))
 
 
-@pytest.fixture(params=VERSIONS)
+@pytest.fixture(params=["v1"])  # test_second.py has the checkpoints of the next one
 def root(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     copy = tmp_path / request.param
     shutil.copytree(HERE / request.param, copy)

@@ -99,5 +99,5 @@ def _last(root: Path, entries: tuple[Entry, ...]) -> tuple[Loaded, bytes]:
 
 def _home(root: Path) -> tuple[LocalStore | None, str]:
     disk = PosixDisk()
-    home = find(disk, str(root), trainer.TASK)
+    home = find(LocalStore(disk, str(root)), trainer.TASK)
     return (LocalStore(disk, f"{root}/{home}"), home) if home is not None else (None, "")

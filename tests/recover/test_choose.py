@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 from mementum.records import Entry, Granularity, Health, Manifest
 from mementum.recover.choose import candidates, healthier, newest_exact
@@ -48,6 +49,13 @@ def test_nothing_gives_nothing() -> None:
 
 def test_the_newest_by_sequence_number_comes_first() -> None:
     assert order(entry(1, step=900), entry(2, step=5), entry(3, step=100)) == ["c3", "c2", "c1"]
+
+
+def test_a_record_without_weights_is_no_candidate() -> None:
+    whole, record = entry(1, granularity=Granularity.WEIGHTS), entry(2, granularity=Granularity.ESSENTIALS)
+    aged = replace(record, manifest=replace(record.manifest, levels=(2,)))
+    assert candidates([whole, aged], inexact=True) == (whole,)
+    assert candidates([whole, record], inexact=True) == (record, whole)
 
 
 def test_of_equal_sequence_numbers_the_later_attempt_comes_first() -> None:

@@ -302,7 +302,7 @@ def multiply_shape(fields: dict) -> None:
 
 
 def be_newer(fields: dict) -> None:
-    fields["format"] = 2
+    fields["format"] = 3
 
 
 DTYPES = ("nn", "float2_new", "float64")  # none, one of a later torch, a wider one

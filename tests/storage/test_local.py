@@ -3,6 +3,7 @@
 import errno
 import inspect
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,6 +27,19 @@ class TestLocalStoreOnPosixDisk(HomeContract):
 
 
 class TestLocalStoreInAFolderThatExists(HomeContract):
+    def make_store(self, tmp_path: Path) -> Home:
+        return LocalStore(PosixDisk(), str(tmp_path))
+
+
+@pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="no file system in memory here")
+class TestLocalStoreInMemory(HomeContract):
+    """What a tier in ram is."""
+
+    @pytest.fixture
+    def tmp_path(self) -> Iterator[Path]:
+        with tempfile.TemporaryDirectory(prefix="mementum-test-", dir="/dev/shm") as folder:
+            yield Path(folder)
+
     def make_store(self, tmp_path: Path) -> Home:
         return LocalStore(PosixDisk(), str(tmp_path))
 
@@ -106,6 +120,8 @@ def test_the_operations_of_puts_and_deletes_are_these():
     assert disk.take() == []
     store.put("f/a", HALVES)
     assert disk.take() == ["mkdir root/store/f", "fsync_dir root/store", "create t", *put]
+    store.replace("f/a", HALVES)
+    assert disk.take() == ["create t", *(line.replace("rename_new", "rename_over") for line in put)]
     store.append("log", b"1")
     store.append("log", b"2")
     opened = ["append root/store/log", "write", "fsync"]

@@ -114,6 +114,20 @@ def test_a_rename_is_one_change():
     assert all_contents(disk) == [{"t": OLD}, {"a": OLD}]
 
 
+def test_a_rename_over_a_file_leaves_one_of_both():
+    disk = SimDisk()
+    write(disk, "a", OLD)
+    write(disk, "t", b"new!")
+    disk.fsync_dir("")
+    disk.rename_over("t", "a")
+    assert contents(disk) == {"a": b"new!"}
+    assert all_contents(disk) == [{"a": OLD, "t": b"new!"}, {"a": b"new!"}]
+    assert all_contents(disk, journaled=True) == [{"a": OLD, "t": b"new!"}, {"a": b"new!"}]
+    disk.rename_over("a", "b")
+    disk.fsync_dir("")
+    assert all_contents(disk) == [{"b": b"new!"}]
+
+
 def test_names_persist_in_any_subset_or_in_order():
     disk = SimDisk()
     for name in "ab":
@@ -201,6 +215,8 @@ def test_locks_and_open_files_exclude():
         (lambda disk: disk.unlink("f/none"), FileNotFoundError),
         (lambda disk: disk.rename_new("f/b", "f/a"), FileExistsError),
         (lambda disk: disk.rename_new("f/none", "f/c"), FileNotFoundError),
+        (lambda disk: disk.rename_over("f/none", "f/a"), FileNotFoundError),
+        (lambda disk: disk.rename_over("f/a", "f"), IsADirectoryError),
         (lambda disk: disk.link("f/b", "f/a"), FileExistsError),
         (lambda disk: disk.link("f/none", "f/c"), FileNotFoundError),
         (lambda disk: disk.mkdir("f"), FileExistsError),

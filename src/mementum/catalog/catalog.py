@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from mementum.records import Entry, Fact, Manifest
+from mementum.records import Entry, Fact, Manifest, Start
 
 
 class Catalog(Protocol):
@@ -13,6 +13,10 @@ class Catalog(Protocol):
 
     def add(self, home: str, manifest: Manifest, folder: str) -> None:
         """Enter a committed checkpoint; entering it again changes nothing."""
+        ...
+
+    def add_all(self, home: str, found: Iterable[tuple[Manifest, str]]) -> None:
+        """Enter many, each with its folder, in one transaction: a rebuild has a hundred thousand of them."""
         ...
 
     def forget(self, home: str, folder: str) -> None:
@@ -30,6 +34,24 @@ class Catalog(Protocol):
 
     def entries(self, home: str) -> Sequence[Entry]:
         """All checkpoints of a task, oldest first by sequence number."""
+        ...
+
+    def recovery_point(self, home: str, *, before_step: int | None = None) -> Entry | None:
+        """The best checkpoint to come back to, in one indexed query: of the full ones that are not known to be damaged
+        the clean before the suspect before the diverged, then the newest, and of equally new ones the one whose
+        measured restore was shortest. `before_step`: only those of an earlier step."""
+        ...
+
+    def begin(self, home: str, start: Start) -> None:
+        """Enter an attempt; entering it again changes nothing. What its journal says of its end is learnt."""
+        ...
+
+    def starts(self, home: str) -> Sequence[Start]:
+        """All attempts of a task, by number."""
+        ...
+
+    def homes(self) -> tuple[str, ...]:
+        """All tasks' folders that it knows anything of, sorted."""
         ...
 
     def close(self) -> None: ...

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping
 from itertools import accumulate
@@ -10,12 +11,15 @@ from typing import Any
 
 from mementum.errors import MementumError
 from mementum.format import typed_json
-from mementum.records import Fact, Health, record
+from mementum.records import LEVELS, Fact, Health, Place, record
 
 STEP_END = 1 << 62  # a step of ours is below it
-JOURNAL = re.compile(r"journal/(\d+)\.jsonl")
+# A journal, or a part of it: its number, and the byte of it at which the part begins.
+JOURNAL = re.compile(r"journal/(\d+)(?:-(\d{1,18}))?\.jsonl")
 RECORDER = "flight recorder"  # whose a pin is that does not say whose it is
-JUDGING = ("health", "pin", "unpin", "damaged", "verified")  # kinds of facts that say something of one checkpoint
+# Kinds of facts that say something of one checkpoint, and of an attempt.
+JUDGING = ("health", "pin", "unpin", "damaged", "verified", "placed", "displaced", "restored")
+OF_ATTEMPTS = ("restored", "ended")
 
 
 @record
@@ -28,10 +32,32 @@ class Known:
     judged_why: str | None = None
     pinned: str | None = None  # a person's reason, where there is one
     pinned_by: frozenset[str] = frozenset()
+    places: tuple[Place, ...] = ()  # by the tier's name
+    restore_s: float | None = None  # seconds that coming back from it took last
+
+
+@record
+class Outcome:
+    """What the journal of an attempt says of it. None: it says nothing."""
+
+    came_from: str | None = None  # the id of the checkpoint that it went on from
+    ended: str | None = None  # why
 
 
 def journal_key(attempt: int) -> str:
     return f"journal/{attempt:04d}.jsonl"
+
+
+def part_key(attempt: int, begin: int) -> str:
+    """Of the part of a journal that begins at this byte. Parts are copies: each is written once, and ends with the end
+    of a line."""
+    return f"journal/{attempt:04d}-{begin:012d}.jsonl"
+
+
+def attempt_of(source: str) -> int | None:
+    """Whose journal it is, or a part of; None for what was told from outside."""
+    journal = JOURNAL.fullmatch(source)
+    return None if journal is None else int(journal[1])
 
 
 def render(fact: Fact) -> bytes:
@@ -62,6 +88,7 @@ def known(facts: Iterable[Fact]) -> Known:
     only what its own owner says counts."""
     found: dict[str, Any] = {}
     pins: dict[str, str] = {}  # reasons by owner
+    places: dict[str, Place] = {}
     for fact in facts:
         match fact.kind:
             case "damaged":
@@ -74,26 +101,47 @@ def known(facts: Iterable[Fact]) -> Known:
                 pins[_owner(fact)] = _reason(fact)
             case "unpin":
                 pins.pop(_owner(fact), None)
+            case "placed":
+                places[_tier(fact)] = _place(fact)
+            case "displaced":
+                places.pop(_tier(fact), None)
+            case "restored":
+                found["restore_s"] = _seconds(fact.values.get("seconds"))
     pinned = next((why for owner, why in pins.items() if owner != RECORDER), pins.get(RECORDER))
-    return Known(**found, pinned=pinned, pinned_by=frozenset(pins))
+    at = tuple(place for _, place in sorted(places.items()))
+    return Known(**found, pinned=pinned, pinned_by=frozenset(pins), places=at)
+
+
+def outcome(facts: Iterable[Fact]) -> Outcome:
+    """What facts of one attempt's journal say of it, in their order: a run comes back at its start first, and later
+    perhaps from a rollback; it ends once."""
+    came_from = ended = None
+    for fact in facts:
+        match fact.kind:
+            case "restored" if came_from is None:
+                came_from = fact.checkpoint
+            case "ended":
+                ended = str(fact.values.get("why", "finished"))
+    return Outcome(came_from=came_from, ended=ended)
 
 
 def in_order(told: Iterable[tuple[str, int, Fact]]) -> list[Fact]:
     """Facts in the order in which they became known. Each comes with its source and its place in that.
 
-    In one source the place decides, and of journals the younger attempt's comes later, whatever the clock said: one
-    that was set back must not bring what was known earlier back to life. What is from outside of the journals stands
-    where its time puts it, and behind where such a clock leaves that open."""
-    groups: dict[str, list[tuple[int, int, Fact]]] = {}
+    In one source the place decides, of one journal's parts the one that begins later, and of journals the younger
+    attempt's comes later, whatever the clock said: one that was set back must not bring what was known earlier back to
+    life. What is from outside of the journals stands where its time puts it, and behind where such a clock leaves that
+    open."""
+    groups: dict[str, list[tuple[int, int, int, Fact]]] = {}
     for source, number, fact in told:
         journal = JOURNAL.fullmatch(source)
-        row = (int(journal[1]) if journal else 0, number, fact)
+        row = (int(journal[1]), int(journal[2] or 0), number, fact) if journal else (0, 0, number, fact)
         groups.setdefault("" if journal else source, []).append(row)
     ordered: list[tuple[tuple[str, str, int], Fact]] = []
     for name, rows in groups.items():
-        rows.sort(key=lambda row: row[:2])
+        rows.sort(key=lambda row: row[:3])
         times = [*accumulate((fact.time for *_, fact in reversed(rows)), min)][::-1]  # none later than those after it
-        ordered += (((time, name, place), rows[place][2]) for place, time in enumerate(times))
+        ordered += (((time, name, place), rows[place][3]) for place, time in enumerate(times))
     ordered.sort(key=lambda one: one[0])
     return [fact for _, fact in ordered]
 
@@ -116,6 +164,30 @@ def _reason(pin: Fact) -> str:
     return f"{why} ({by})" if by else str(why)
 
 
+def _tier(fact: Fact) -> str:
+    return str(fact.values.get("tier") or "")
+
+
+def _place(placed: Fact) -> Place:
+    """What is missing, or is not what it should be, is as the record has it where nothing is said."""
+    values = placed.values
+    generation, size, levels = values.get("generation"), values.get("size"), values.get("levels")
+    return Place(
+        tier=_tier(placed),
+        url=str(values.get("url") or ""),
+        time=placed.time,
+        generation=generation if type(generation) is int and 0 < generation < STEP_END else 1,
+        size=size if type(size) is int and 0 <= size < STEP_END else 0,
+        levels=tuple(level for level in LEVELS if level in levels) if isinstance(levels, list | tuple) else LEVELS,
+    )
+
+
+def _seconds(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        return None
+    return float(value)
+
+
 def _parse_line(line: bytes) -> Fact | None:
     try:
         fields = json.loads(line)
@@ -129,7 +201,7 @@ def _parse_line(line: bytes) -> Fact | None:
     if not (checkpoint is None or isinstance(checkpoint, str)) or not (step is None or type(step) is int):
         return None
     texts = f"{kind}{time}{checkpoint or ''}"
-    # What no database takes: half a surrogate pair, which JSON can escape, and a step of more than 64 bits.
-    if any("\ud800" <= letter <= "\udfff" for letter in texts) or not abs(step or 0) < STEP_END:
+    # What no database takes: half a surrogate pair and a zero, which JSON can escape, and a step of more than 64 bits.
+    if any("\ud800" <= letter <= "\udfff" or letter == "\0" for letter in texts) or not abs(step or 0) < STEP_END:
         return None
     return Fact(kind=kind, time=time, checkpoint=checkpoint, step=step, values=values)

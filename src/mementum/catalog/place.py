@@ -19,9 +19,14 @@ def catalog_path(root: Path) -> Path:
     """Beside a local root; for a root on a network file system in the user's cache folder."""
     if not is_remote(root):
         return root / NAME
+    return cached_path(str(root.resolve()))
+
+
+def cached_path(name: str) -> Path:
+    """In the user's cache folder, which is made: for a root of that name, which no local disk has."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mementum"
     cache.mkdir(parents=True, exist_ok=True)
-    return cache / f"{blake3(str(root.resolve()).encode()).hexdigest()[:16]}.db"
+    return cache / f"{blake3(name.encode()).hexdigest()[:16]}.db"
 
 
 def is_remote(path: Path) -> bool:

@@ -2,63 +2,123 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from typing import Protocol, runtime_checkable
 
 from mementum.catalog import facts
 from mementum.catalog.catalog import Catalog
 from mementum.errors import KeyMissing, MementumError, NotReadableHere, StoreError
 from mementum.format import generations
 from mementum.format import manifest as manifests
-from mementum.records import Damage, Manifest
-from mementum.storage.store import Home, Store
+from mementum.records import Damage, Manifest, Start, record
+from mementum.storage.store import Stat, Store
 
 FOLDER = re.compile(r"step_\d{10,}(?:-\d+)?")
+ATTEMPT = re.compile(r"attempts/(\d{4,18})\.json")
 LOOKS = 3  # for a manifest that is replaced while we read: each generation takes seconds to make
+FEW = 64  # checkpoints that are looked at one after the other: threads take longer to start than a disk to answer
+READERS = 8  # of more: a network file system answers in milliseconds, and most of a reader's time is waiting
+BATCH = 500  # checkpoints that are entered at once
+PID_END = 1 << 31
+
+Progress = Callable[[int, int], None]  # how many checkpoints were looked at, and of how many
 
 
-def refresh(catalog: Catalog, home: str, store: Home, *, strict: bool = False) -> tuple[Damage, ...]:
-    """Enter what is missing, drop what is gone, take in longer journals. Manifests that cannot be read come back
-    as damage: they are not entered, and nothing of theirs is deleted. With `strict`, one that only a newer mementum can
-    read is raised as NotReadableHere: who goes on from an older checkpoint should know."""
+@runtime_checkable
+class TakesTexts(Protocol):
+    """A catalog that keeps manifests as they stand in their files: then none has to be rendered again."""
+
+    def add_texts(self, home: str, found: Iterable[tuple[Manifest, str, str]]) -> None:
+        """Enter many, each with its folder and its file's text."""
+        ...
+
+
+@record
+class _Known:
+    """What lies there is what the catalog means."""
+
+
+@record
+class _Read:
+    """A manifest that the catalog does not know, and the text of its file."""
+
+    manifest: Manifest
+    text: str
+
+
+def refresh(
+    catalog: Catalog, home: str, store: Store, *, strict: bool = False, progress: Progress | None = None
+) -> tuple[Damage, ...]:
+    """Enter what is missing, drop what is gone, take in attempts and longer journals. Manifests that cannot be read
+    come back as damage: they are not entered, and nothing of theirs is deleted. With `strict`, one that only a newer
+    mementum can read is raised as NotReadableHere: who goes on from an older checkpoint should know."""
     damage: list[Damage] = []
     known = {entry.folder: entry.manifest for entry in catalog.entries(home)}
     keys = [stat.key for stat in store.list("step_")]
     present = holding(keys)
     gone: set[str] = set()
-    for folder, key in present.items():
-        try:
-            if folder in known and _is_known(store, key, known[folder]):
-                continue
-            manifest = _newest(store, folder, key)
-        except MementumError as error:
-            if strict and isinstance(error, NotReadableHere):
-                raise
-            damage.append(Damage(key=key, what=error.message))
-            continue
-        if manifest is None:
-            gone.add(folder)
+    done = 0
+    for looks in _looks(store, present, known):
+        found: list[tuple[Manifest, str, str]] = []
+        for folder, look in looks:
+            if isinstance(look, _Read):
+                found.append((look.manifest, folder, look.text))
+            elif look is None:
+                gone.add(folder)
+            elif isinstance(look, MementumError):
+                if strict and isinstance(look, NotReadableHere):
+                    raise look
+                damage.append(Damage(key=present[folder], what=look.message))
+        if isinstance(catalog, TakesTexts):
+            catalog.add_texts(home, found)
         else:
-            catalog.add(home, manifest, folder)
+            catalog.add_all(home, [(manifest, folder) for manifest, folder, _ in found])
+        done += len(looks)
+        if progress is not None:
+            progress(done, len(present))
     damage += obstructed(store, keys)
     for folder in known.keys() - (present.keys() - gone):
         catalog.forget(home, folder)
+    begin(catalog, home, store)
     learn(catalog, home, store)
     return tuple(damage)
 
 
-def learn(catalog: Catalog, home: str, store: Home) -> None:
+def begin(catalog: Catalog, home: str, store: Store) -> None:
+    """Enter attempts that are not known. The newest is read again: a start that gave way to another has taken its file
+    with it, and the next one has its number."""
+    numbers = {int(match[1]): stat.key for stat in store.list("attempts/") if (match := ATTEMPT.fullmatch(stat.key))}
+    known = {start.number: start for start in catalog.starts(home)}
+    newest = max(numbers, default=0)
+    for number, key in numbers.items():
+        if number in known and number != newest:
+            continue
+        start = _start(store, key, number)
+        before = known.get(number)
+        if start is not None and (before is None or (before.time, before.host, before.pid) != _who(start)):
+            catalog.begin(home, start)
+
+
+def learn(catalog: Catalog, home: str, store: Store) -> None:
     """Take in what journals say that they did not say before. A journal of many days is not read from its beginning at
-    every save; its last line, if that is torn, is read again."""
+    every save; its last line, if that is torn, is read again. A part of a journal that is here itself says nothing new.
+    """
     read = catalog.read_sizes(home)
     for prefix in ("journal/", "facts/"):
-        for stat in store.list(prefix):
+        stats = list(store.list(prefix))
+        sizes = {stat.key: stat.size for stat in stats}
+        for stat in stats:
             known = read.get(stat.key)
-            if known == stat.size:
+            if known == stat.size or _is_of(stat, sizes):
                 continue
             begin = known if known is not None and known < stat.size else 0
             data = bytes(store.get(stat.key, begin))
-            whole = data.rfind(b"\n") + 1 if prefix == "journal/" else len(data)
+            grows = prefix == "journal/" and _begin_of(stat.key) is None
+            whole = data.rfind(b"\n") + 1 if grows else len(data)
             catalog.learn(home, stat.key, facts.parse(data), size=begin + whole, begin=begin)
 
 
@@ -67,9 +127,12 @@ def holding(keys: Iterable[str]) -> dict[str, str]:
     return {folder: key for folder, key in generations.newest(keys).items() if FOLDER.fullmatch(folder)}
 
 
-def obstructed(store: Home, keys: Iterable[str]) -> Iterator[Damage]:
+def obstructed(store: Store, keys: Iterable[str]) -> Iterator[Damage]:
     """Manifests that somebody made a link or a folder: no objects any more, and yet no sign of a save that was cut.
     `keys` are those of the task's checkpoints."""
+    taken = getattr(store, "taken", None)
+    if taken is None:  # no home: object stores have neither links nor folders
+        return
     folders: dict[str, list[str]] = {}
     for key in keys:
         folder, _, name = key.partition("/")
@@ -79,16 +142,17 @@ def obstructed(store: Home, keys: Iterable[str]) -> Iterator[Damage]:
             continue
         for name in generations.possible(names):
             key = f"{folder}/{name}"
-            if store.taken(key) and store.locate(key) is None:
+            if taken(key) and store.locate(key) is None:
                 yield Damage(key=key, what="a link or a folder stands in its place")
 
 
-def _newest(store: Store, folder: str, key: str) -> Manifest | None:
+def _newest(store: Store, folder: str, key: str) -> _Read | None:
     """The manifest that holds in a folder, or None where it was removed since it was listed. A training that is under
     way may also have put the next generation in its place."""
     for _ in range(LOOKS):
         try:
-            return generations.parse(store.get(key, 0, manifests.READ_MAX), key)
+            data = bytes(store.get(key, 0, manifests.READ_MAX))
+            return _Read(manifest=generations.parse(data, key), text=data.decode())
         except KeyMissing:
             key = holding(stat.key for stat in store.list(f"{folder}/meta")).get(folder, "")
             if not key:
@@ -105,3 +169,57 @@ def _is_known(store: Store, key: str, known: Manifest) -> bool:
         return manifests.has_id(store.get(key, 0, manifests.HEAD), known.id)
     except KeyMissing:
         return False
+
+
+def _looks(
+    store: Store, present: Mapping[str, str], known: Mapping[str, Manifest]
+) -> Iterator[Sequence[tuple[str, _Read | _Known | MementumError | None]]]:
+    """What lies in each folder, many at a time: in the order of `present`."""
+
+    def look(folder: str) -> tuple[str, _Read | _Known | MementumError | None]:
+        try:
+            if folder in known and _is_known(store, present[folder], known[folder]):
+                return folder, _Known()
+            return folder, _newest(store, folder, present[folder])
+        except MementumError as error:
+            return folder, error
+
+    folders = list(present)
+    many = len(folders) > FEW
+    with ThreadPoolExecutor(READERS, thread_name_prefix="mementum-read") if many else nullcontext() as pool:
+        for first in range(0, len(folders), BATCH):
+            some = folders[first : first + BATCH]
+            yield list(map(look, some) if pool is None else pool.map(look, some))
+
+
+def _begin_of(key: str) -> int | None:
+    """The byte at which a part of a journal begins; None for a whole one, and for what is none."""
+    journal = facts.JOURNAL.fullmatch(key)
+    return None if journal is None or journal[2] is None else int(journal[2])
+
+
+def _is_of(part: Stat, sizes: Mapping[str, int]) -> bool:
+    """Whether it is a part of a journal that is here as well, at least as long."""
+    begin, attempt = _begin_of(part.key), facts.attempt_of(part.key)
+    if begin is None or attempt is None:
+        return False
+    return sizes.get(facts.journal_key(attempt), -1) >= begin + part.size
+
+
+def _start(store: Store, key: str, number: int) -> Start | None:
+    """An attempt as its file tells; None where it cannot be read: it is looked at again."""
+    try:
+        fields = json.loads(bytes(store.get(key)))
+        time, host, pid = fields["time"], fields.get("host"), fields.get("pid")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, MementumError):
+        return None
+    return Start(
+        number=number,
+        time=time if isinstance(time, str) else "",
+        host=host if isinstance(host, str) else "",
+        pid=pid if type(pid) is int and 0 <= pid < PID_END else 0,
+    )
+
+
+def _who(start: Start) -> tuple[str, str, int]:
+    return start.time, start.host, start.pid

@@ -1,182 +1,112 @@
-"""The catalog in SQL, by default SQLite in a file beside the checkpoints."""
+"""The catalog in SQL: by default SQLite in a file beside the checkpoints, or a PostgreSQL that many share."""
 
 from __future__ import annotations
 
-import json
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import StaticPool
 
-from mementum.catalog import facts
-from mementum.catalog.branch import Branches
-from mementum.errors import MementumError, StoreError
+from mementum.catalog import sql_engine, sql_reading, sql_schema, sql_writing
+from mementum.catalog.sql_engine import SCHEMA_NAME
+from mementum.catalog.sql_tables import CONTENTS
+from mementum.catalog.sql_tables import SCHEMA as SCHEMA
+from mementum.errors import StoreError
 from mementum.format import manifest as manifests
-from mementum.format import typed_json
-from mementum.records import Entry, Fact, Manifest
+from mementum.records import Entry, Fact, Manifest, Start
 
-SCHEMA = 2  # of the tables; a file with another number is made anew, since all of it can be read again
 # What SQLite says of a file that cannot be this catalog: other tables (1), torn pages (11), no database at all (26).
 NO_DATABASE = frozenset({1, 11, 26})
 BUSY_TIMEOUT_S = 10.0  # another process writes for milliseconds at a time
-
-tables = sa.MetaData()
-schema = sa.Table("schema", tables, sa.Column("version", sa.Integer, primary_key=True))
-checkpoints = sa.Table(
-    "checkpoints",
-    tables,
-    sa.Column("home", sa.String, primary_key=True),
-    sa.Column("folder", sa.String, primary_key=True),
-    sa.Column("id", sa.String, nullable=False, index=True),
-    sa.Column("task", sa.String, nullable=False, index=True),
-    sa.Column("seq", sa.Integer, nullable=False),
-    sa.Column("attempt", sa.Integer, nullable=False),
-    sa.Column("step", sa.Integer, nullable=False),
-    sa.Column("time", sa.String, nullable=False),
-    sa.Column("reason", sa.String, nullable=False),
-    sa.Column("granularity", sa.Integer, nullable=False),
-    sa.Column("size", sa.Integer, nullable=False),
-    sa.Column("manifest", sa.Text, nullable=False),
-)
-facts_table = sa.Table(
-    "facts",
-    tables,
-    sa.Column("home", sa.String, primary_key=True),
-    sa.Column("source", sa.String, primary_key=True),
-    sa.Column("number", sa.Integer, primary_key=True),
-    sa.Column("kind", sa.String, nullable=False),
-    sa.Column("time", sa.String, nullable=False),
-    sa.Column("checkpoint", sa.String),
-    sa.Column("step", sa.Integer),
-    sa.Column("data", sa.Text, nullable=False),
-    sa.Index("facts_by_checkpoint", "home", "checkpoint", "kind"),
-    sa.Index("facts_by_step", "home", "step", "kind"),
-)
-journals = sa.Table(
-    "journals",
-    tables,
-    sa.Column("home", sa.String, primary_key=True),
-    sa.Column("source", sa.String, primary_key=True),
-    sa.Column("size", sa.Integer, nullable=False),
-)
+TRIES = 3  # of a transaction: a broken connection is replaced at the second, and two rarely meet twice
+LOCK = 0x6D656D  # the number of PostgreSQL's lock that a writer holds to its transaction's end
+Result = TypeVar("Result")
 
 
 class SqlCatalog:
     """A `Catalog` over SQLAlchemy. Safe to use from several threads and processes."""
 
     def __init__(self, engine: sa.Engine) -> None:
+        """StoreError, of which Unreachable and AccessRefused are two, if the database cannot be used."""
         self._engine = engine
+        # SQLite's transactions see one state of the database by themselves.
+        one_state = {} if engine.dialect.name == "sqlite" else {"isolation_level": "REPEATABLE READ"}
+        self._reading = engine.execution_options(**one_state)
+        self._writing = engine.execution_options(writes=True)
+        self._where = sql_engine.where(engine)
         # A database in memory is one connection, which can be in one transaction only.
         one = isinstance(engine.pool, StaticPool)
         self._turn: AbstractContextManager[object] = threading.Lock() if one else nullcontext()
-        with self._begin() as connection:
-            tables.create_all(connection)
-            found = connection.execute(sa.select(schema.c.version)).scalar()
-            if found is None:
-                connection.execute(sa.insert(schema).prefix_with("OR IGNORE", dialect="sqlite"), {"version": SCHEMA})
-            elif found != SCHEMA:
-                tables.drop_all(connection)
-                tables.create_all(connection)
-                connection.execute(sa.insert(schema), {"version": SCHEMA})
+        try:
+            self._prepare()
+        except BaseException:
+            engine.dispose()
+            raise
 
     def add(self, home: str, manifest: Manifest, folder: str) -> None:
-        with self._begin() as connection:
-            _forget(connection, home, folder)
-            connection.execute(
-                sa.insert(checkpoints),
-                {
-                    "home": home,
-                    "folder": folder,
-                    "id": manifest.id,
-                    "task": manifest.task,
-                    "seq": manifest.seq,
-                    "attempt": manifest.attempt,
-                    "step": manifest.step,
-                    "time": manifest.time,
-                    "reason": manifest.reason,
-                    "granularity": int(manifest.granularity),
-                    "size": manifest.size,
-                    "manifest": manifests.render(manifest).decode(),
-                },
-            )
+        self.add_all(home, [(manifest, folder)])
+
+    def add_all(self, home: str, found: Iterable[tuple[Manifest, str]]) -> None:
+        self.add_texts(home, ((one, folder, manifests.render(one).decode()) for one, folder in found))
+
+    def add_texts(self, home: str, found: Iterable[tuple[Manifest, str, str]]) -> None:
+        """The same of manifests whose files were read: each with its folder and its text."""
+        every = tuple(found)  # made before the transaction begins, and there again if it has to be tried again
+        if every:
+            self._write(lambda connection: sql_writing.enter(connection, home, every))
 
     def forget(self, home: str, folder: str) -> None:
-        with self._begin() as connection:
-            _forget(connection, home, folder)
+        self._write(lambda connection: sql_writing.forget(connection, home, folder))
 
     def learn(self, home: str, source: str, told: Iterable[Fact], *, size: int, begin: int = 0) -> None:
-        rows = [
-            {
-                "home": home,
-                "source": source,
-                "number": begin + number,  # a fact takes more than a byte, so that those that follow sort behind it
-                "kind": fact.kind,
-                "time": fact.time,
-                "checkpoint": fact.checkpoint,
-                "step": fact.step,
-                "data": json.dumps(typed_json.encode(dict(fact.values))),
-            }
-            for number, fact in enumerate(told)
-        ]
-        with self._begin() as connection:
-            here = (facts_table.c.home == home, facts_table.c.source == source)
-            connection.execute(sa.delete(facts_table).where(*here, facts_table.c.number >= begin))
-            if rows:
-                connection.execute(sa.insert(facts_table), rows)
-            connection.execute(sa.delete(journals).where(journals.c.home == home, journals.c.source == source))
-            connection.execute(sa.insert(journals), {"home": home, "source": source, "size": size})
+        every = tuple(told)
+        self._write(lambda connection: sql_writing.learn(connection, home, source, every, size=size, begin=begin))
+
+    def begin(self, home: str, start: Start) -> None:
+        self._write(lambda connection: sql_writing.begin(connection, home, start))
 
     def read_sizes(self, home: str) -> dict[str, int]:
-        with self._begin() as connection:
-            rows = connection.execute(sa.select(journals.c.source, journals.c.size).where(journals.c.home == home))
-            return {row.source: row.size for row in rows}
+        return self._read(lambda connection: sql_reading.read_sizes(connection, home))
 
     def entries(self, home: str) -> Sequence[Entry]:
-        with self._begin() as connection:
-            rows = connection.execute(
-                sa.select(checkpoints.c.folder, checkpoints.c.manifest).where(checkpoints.c.home == home)
-            ).all()
-            here = checkpoints.c.home == home
-            # Two questions, each with an index of its own: most facts of a long run are of neither kind.
-            of_step = facts_table.c.step.in_(sa.select(checkpoints.c.step).where(here))
-            of_one = facts_table.c.checkpoint.in_(sa.select(checkpoints.c.id).where(here))
-            late = _by(connection, home, ("metrics",), of_step, lambda row: row.step)
-            judging = _by(connection, home, facts.JUDGING, of_one, lambda row: row.checkpoint)
-        found = [(row.folder, _manifest(row.manifest)) for row in rows]
-        branches = Branches(manifest for _, manifest in found if manifest is not None)
-        entries = [
-            _entry(
-                folder,
-                manifest,
-                [fact for fact in late.get(manifest.step, []) if branches.holds(fact, manifest.id)],
-                judging.get(manifest.id, []),
-            )
-            for folder, manifest in found
-            if manifest is not None
-        ]
-        return sorted(entries, key=lambda entry: entry.order)
+        return self._read(lambda connection: sql_reading.entries(connection, home))
+
+    def recovery_point(self, home: str, *, before_step: int | None = None) -> Entry | None:
+        return self._read(lambda connection: sql_reading.recovery_point(connection, home, before_step=before_step))
+
+    def starts(self, home: str) -> Sequence[Start]:
+        return self._read(lambda connection: sql_reading.starts(connection, home))
+
+    def homes(self) -> tuple[str, ...]:
+        return self._read(sql_reading.homes)
+
+    def generations(self, home: str) -> dict[str, int]:
+        """Which generation of which folder's manifest it knows, without reading any."""
+        return self._read(lambda connection: sql_reading.generations(connection, home))
 
     def become(self, other: SqlCatalog) -> None:
         """Take the contents of another catalog and drop all else, in one transaction: nobody sees it half done."""
-        contents = (checkpoints, facts_table, journals)
-        with other._begin() as connection:
-            rows = [[dict(row._mapping) for row in connection.execute(sa.select(table))] for table in contents]
-        with self._begin() as connection:
-            for table, held in zip(contents, rows, strict=True):
+
+        def take(connection: sa.Connection) -> None:
+            for table in CONTENTS:
                 connection.execute(sa.delete(table))
-                if held:
-                    connection.execute(sa.insert(table), held)
+                rows = source.execution_options(yield_per=sql_writing.BATCH).execute(sa.select(table)).mappings()
+                for batch in rows.partitions():
+                    connection.execute(sa.insert(table), [dict(row) for row in batch])
+
+        with other._turn, other._engine.begin() as source:
+            self._write(take)
 
     def damage(self) -> str | None:
         """What SQLite finds wrong with the file, all pages read, or None."""
+        check = "PRAGMA integrity_check(1)"
         try:
-            with self._begin() as connection:
-                found = str(connection.exec_driver_sql("PRAGMA integrity_check(1)").scalar())
+            found = self._read(lambda connection: str(connection.exec_driver_sql(check).scalar()))
         except StoreError as error:
             if not is_no_database(error):
                 raise
@@ -186,20 +116,56 @@ class SqlCatalog:
     def close(self) -> None:
         self._engine.dispose()
 
-    @contextmanager
-    def _begin(self) -> Iterator[sa.Connection]:
-        """A transaction. What the database cannot do becomes a StoreError that names it."""
+    def _prepare(self) -> None:
+        """Our tables. Nearly always they are there, and then nothing is locked."""
+        if self._is_postgres:
+            self._write(_make_schema, locked=False)
+        if self._read(lambda connection: sql_schema.is_ours(connection, self._where)):
+            return
         try:
-            with self._turn, self._engine.begin() as connection:
-                yield connection
-        except SQLAlchemyError as error:
-            where = self._engine.url.database or "in memory"
-            raise StoreError(
-                where,
-                f"the catalog {where} cannot be used: {getattr(error, 'orig', None) or error}",
-                kept="all checkpoints: the catalog is only a cache of them",
-                next_command="mementum rebuild ROOT makes it again from the manifests",
-            ) from error
+            self._write(lambda connection: sql_schema.prepare(connection, self._where))
+        except StoreError as error:
+            if self._is_postgres or not isinstance(error.__cause__, SQLAlchemyError) or not is_no_database(error):
+                raise
+            self._write(sql_schema.anew)  # an older one that is not what it should be, which here is a file of our own
+
+    @property
+    def _is_postgres(self) -> bool:
+        return self._engine.dialect.name == "postgresql"
+
+    def _read(self, work: Callable[[sa.Connection], Result]) -> Result:
+        """Do it in a transaction that sees one state of the database. What it cannot do becomes a StoreError."""
+        return self._tried(self._reading, work)
+
+    def _write(self, work: Callable[[sa.Connection], Result], *, locked: bool = True) -> Result:
+        """Do it in a transaction that nobody else writes in: what follows from facts is made of all facts there are."""
+
+        def alone(connection: sa.Connection) -> Result:
+            if locked and self._is_postgres:
+                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(LOCK)))
+            return work(connection)
+
+        return self._tried(self._writing, alone)
+
+    def _tried(self, engine: sa.Engine, work: Callable[[sa.Connection], Result]) -> Result:
+        """All work here may be done twice: a transaction whose answer was lost may have succeeded."""
+        tries = 1
+        while True:
+            try:
+                with self._turn, engine.begin() as connection:
+                    return work(connection)
+            except SQLAlchemyError as error:
+                if tries < TRIES and sql_engine.may_be_tried_again(error):
+                    tries += 1
+                    continue
+                raise sql_engine.explained(error, self._engine) from error
+
+
+def _make_schema(connection: sa.Connection) -> None:
+    """A room of our own in a database of others. Looked for first, since making one needs a right that users lack."""
+    if not sa.inspect(connection).has_schema(SCHEMA_NAME):
+        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(LOCK)))
+        connection.execute(sa.schema.CreateSchema(SCHEMA_NAME, if_not_exists=True))
 
 
 def is_no_database(error: StoreError) -> bool:
@@ -208,78 +174,19 @@ def is_no_database(error: StoreError) -> bool:
     return code & 0xFF in NO_DATABASE  # the low byte; what is above it tells cases of one error apart
 
 
-def _forget(connection: sa.Connection, home: str, folder: str) -> None:
-    connection.execute(sa.delete(checkpoints).where(checkpoints.c.home == home, checkpoints.c.folder == folder))
-
-
-def _by(
-    connection: sa.Connection,
-    home: str,
-    kinds: tuple[str, ...],
-    which: sa.ColumnElement[bool],
-    key: Callable[[Any], Any],
-) -> dict[Any, list[Fact]]:
-    """Facts by what they are of, in the order in which they became known."""
-    rows = connection.execute(
-        sa.select(facts_table).where(which, facts_table.c.kind.in_(kinds), facts_table.c.home == home)
-    )
-    found: dict[Any, list[tuple[str, int, Fact]]] = {}
-    for row in rows:
-        found.setdefault(key(row), []).append((row.source, row.number, _fact(row)))
-    return {one: facts.in_order(told) for one, told in found.items()}
-
-
-def _manifest(text: str) -> Manifest | None:
-    """None for what cannot be read: it is as if it were not here, so that a refresh reads the file itself again."""
-    try:
-        return manifests.parse(text.encode())
-    except (MementumError, AttributeError):  # the last where the database gives something that is no text
-        return None
-
-
-def _entry(folder: str, manifest: Manifest, late: Sequence[Fact], judging: Sequence[Fact]) -> Entry:
-    metrics: dict[str, float] = dict(manifest.metrics)
-    for fact in late:
-        metrics.update(fact.values)
-    known = facts.known(judging)
-    return Entry(
-        manifest=manifest,
-        folder=folder,
-        metrics=metrics,
-        damaged=known.damaged,
-        verified=known.verified,
-        judged=known.judged,
-        judged_why=known.judged_why,
-        pinned=known.pinned,
-        pinned_by=known.pinned_by,
-    )
-
-
-def _fact(row: Any) -> Fact:
-    return Fact(kind=row.kind, time=row.time, checkpoint=row.checkpoint, step=row.step, values=_values(row.data))
-
-
-def _values(data: str) -> dict[str, Any]:
-    """Nothing for what cannot be read: a bit that flipped in a cache must not stop a training."""
-    try:
-        values = typed_json.decode(json.loads(data))
-    except (ValueError, TypeError, RecursionError, MementumError):
-        return {}
-    return values if isinstance(values, dict) else {}
-
-
 def open_sqlite(path: Path | None) -> SqlCatalog:
-    """The catalog in a file (write-ahead log, so that readers and one writer do not wait), or in memory."""
+    """The catalog in a file, or in memory."""
     if path is None:
-        return SqlCatalog(
-            sa.create_engine("sqlite://", poolclass=StaticPool, connect_args={"check_same_thread": False})
-        )
-    url = sa.URL.create("sqlite", database=str(path))  # not as text, in which a `?` of the path would end it
-    engine = sa.create_engine(url, connect_args={"timeout": BUSY_TIMEOUT_S, "check_same_thread": False})
+        return SqlCatalog(sql_engine.memory_engine())
+    return SqlCatalog(sql_engine.sqlite_engine(path, busy_s=BUSY_TIMEOUT_S))
 
-    @sa.event.listens_for(engine, "connect")
-    def _configure(connection: Any, _: Any) -> None:
-        connection.execute("PRAGMA journal_mode=WAL")
-        connection.execute("PRAGMA synchronous=NORMAL")  # a cache: after a power cut it is made again
 
-    return SqlCatalog(engine)
+def open_scratch() -> SqlCatalog:
+    """A catalog of any size that is gone when it is closed."""
+    return SqlCatalog(sql_engine.scratch_engine())
+
+
+def open_sql(url: str) -> SqlCatalog:
+    """The catalog in PostgreSQL, `postgresql://user@host:5432/database`. Unreachable, AccessRefused; UsageError if the
+    address is none, or psycopg is not installed."""
+    return SqlCatalog(sql_engine.postgres_engine(url))

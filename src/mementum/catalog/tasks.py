@@ -11,8 +11,7 @@ from blake3 import blake3
 from mementum.clock import day
 from mementum.errors import MementumError
 from mementum.records import record
-from mementum.storage.disk import Disk
-from mementum.storage.local import LocalStore
+from mementum.storage.store import Store
 
 DAY = re.compile(r"\d{8}")
 HOME = re.compile(r".+_[0-9a-f]{6}")
@@ -33,11 +32,11 @@ def folder_name(task: str) -> str:
     return f"{slug}_{blake3(task.encode('utf-8', 'surrogatepass')).hexdigest()[:6]}"
 
 
-def find(disk: Disk, root: str, task: str) -> str | None:
+def find(root: Store, task: str) -> str | None:
     """The folder of a task, relative to the root, or None if the root does not have it. The oldest day wins."""
     wanted = folder_name(task)
-    for name in _days(disk, root):
-        if disk.has_folder(f"{root}/{name}/{wanted}"):
+    for name in _days(root):
+        if wanted in root.folders(f"{name}/"):
             return f"{name}/{wanted}"
     return None
 
@@ -46,25 +45,25 @@ def new_home(task: str, now_s: float) -> str:
     return f"{day(now_s)}/{folder_name(task)}"
 
 
-def tasks(disk: Disk, root: str) -> Iterator[TaskHome]:
+def tasks(root: Store) -> Iterator[TaskHome]:
     """All tasks of a root, by day and name. Folders that are not a task's are passed over."""
-    for name in _days(disk, root):
-        for folder in disk.listdir(f"{root}/{name}"):
-            home = f"{name}/{folder.rstrip('/')}"
-            if folder.endswith("/") and HOME.fullmatch(folder.rstrip("/")):
-                task = _name(LocalStore(disk, f"{root}/{home}"))
+    for name in _days(root):
+        for folder in root.folders(f"{name}/"):
+            home = f"{name}/{folder}"
+            if HOME.fullmatch(folder):
+                task = _name(root, home)
                 if task is not None:
                     yield TaskHome(task=task, home=home)
 
 
-def _days(disk: Disk, root: str) -> list[str]:
-    return [name.rstrip("/") for name in disk.listdir(root) if name.endswith("/") and DAY.fullmatch(name.rstrip("/"))]
+def _days(root: Store) -> list[str]:
+    return [name for name in root.folders() if DAY.fullmatch(name)]
 
 
-def _name(store: LocalStore) -> str | None:
-    for stat in store.list("attempts/"):
+def _name(root: Store, home: str) -> str | None:
+    for stat in root.list(f"{home}/attempts/"):
         try:
-            task = json.loads(bytes(store.get(stat.key)))["task"]
+            task = json.loads(bytes(root.get(stat.key)))["task"]
         except (ValueError, KeyError, TypeError, RecursionError, MementumError):
             continue
         if isinstance(task, str):

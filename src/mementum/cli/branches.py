@@ -6,16 +6,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 from mementum.branching import pending
-from mementum.catalog import facts, plans
+from mementum.catalog import plans
 from mementum.catalog.plans import Plan
 from mementum.catalog.tasks import TaskHome
 from mementum.cli.reading import Contents, Held
+from mementum.cli.recalling import facts_in, journals
 from mementum.cli.scanning import attempt as read_attempt
 from mementum.errors import MementumError
 from mementum.execute import attempts
 from mementum.records import Fact, record
-from mementum.storage.disk import PosixDisk
-from mementum.storage.local import LocalStore
+from mementum.rooting import part_of
+from mementum.storage.store import Store
 
 Began = Literal["anew", "resumed", "rolled back", "by hand", "unknown"]
 
@@ -51,28 +52,30 @@ class History:
 
 def history(contents: Contents, home: TaskHome) -> History:
     """The history of one task, from the files of its attempts, its journals, plans and manifests."""
-    store = LocalStore(PosixDisk(), f"{contents.root}/{home.home}")
+    store = part_of(contents.root, home.home)
     held = sorted((one for one in contents.held if one.home == home.home), key=lambda one: one.entry.order)
     made = plans.plans(store)
     numbers = sorted({*attempts.numbers(store), *(one.entry.manifest.attempt for one in held)})
+    told = journals(store)
     stretches: list[Stretch] = []
     for number in numbers:
         of_attempt = [one for one in held if one.entry.manifest.attempt == number]
-        stretches += _of_attempt(store, number, of_attempt, held, made)
+        stretches += _of_attempt(store, number, of_attempt, held, made, told.get(number, ()))
     return History(task=home.task, stretches=tuple(stretches), pending=pending(store, [one.entry for one in held]))
 
 
 def _of_attempt(
-    store: LocalStore,
+    store: Store,
     number: int,
     of_attempt: Sequence[Held],
     held: Sequence[Held],
     made: Sequence[Plan | plans.Cancelled],
+    keys: Sequence[str],
 ) -> Iterator[Stretch]:
     earlier = [one for one in held if one.entry.manifest.attempt < number]
     own = [plan for plan in made if isinstance(plan, Plan) and not plan.by_hand and plan.attempt == number]
     time = read_attempt(store, attempts.key_of(number)).get("time")
-    told = _told(store, number)
+    told = _told(store, keys)
     until, ended = _end(told)
     there = {one.id for one in held}
     gone = {fact.checkpoint for fact in told if fact.kind == "cost"} - there  # of this start, and removed since
@@ -131,10 +134,11 @@ def _source(id: str | None, held: Sequence[Held], *, before: Held | None) -> Hel
     return older[-1] if older else None
 
 
-def _told(store: LocalStore, number: int) -> tuple[Fact, ...]:
+def _told(store: Store, keys: Sequence[str]) -> tuple[Fact, ...]:
+    """Nothing where no journal was written."""
     try:
-        return facts.parse(store.get(facts.journal_key(number)))
-    except MementumError:  # none was written, or this user may not read it
+        return facts_in(store, keys)
+    except MementumError:  # this user may not read it
         return ()
 
 

@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from mementum.cli.failing import told
+from mementum.cli.words import AsJson
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs; an error is an object too.")]
 config = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,

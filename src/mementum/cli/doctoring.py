@@ -12,18 +12,18 @@ from mementum.cli import surveying
 from mementum.cli.examining import checkpoints
 from mementum.cli.finding import Finding, Severity, exit_code
 from mementum.cli.onlooking import Onlooker
-from mementum.cli.reading import root_folder
 from mementum.cli.scanning import Scanned, entries, scan
 from mementum.cli.text import as_json as rendered
 from mementum.cli.text import counted, printable
 from mementum.errors import NoSuchAddress
+from mementum.rooting import local_folder
 
 INDENT = " " * 10  # the width of a severity, and two spaces
 
 
 def doctor(root: str, task: str | None, *, deep: bool, as_json: bool) -> int:
     """Print every finding with what to do next; the exit code is that of the gravest problem."""
-    folder = root_folder(root)
+    folder = local_folder(root)
     findings = tuple(diagnose(folder, task, deep=deep))
     if as_json:
         print(rendered({"root": str(folder), "findings": [_fields(one) for one in findings]}))

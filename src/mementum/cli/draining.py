@@ -10,21 +10,22 @@ from typing import Any
 from mementum import draining, ram
 from mementum.catalog.tasks import tasks
 from mementum.cli.failing import OK, warn
-from mementum.cli.reading import root_folder
 from mementum.cli.text import as_json as rendered
 from mementum.cli.text import counted, printable
 from mementum.clock import Clock, SystemClock
 from mementum.draining import Drained
 from mementum.errors import MementumError, NoSuchAddress
 from mementum.events import Event, Failed, Note, PassedOver
+from mementum.rooting import local_folder
 from mementum.storage.disk import PosixDisk
+from mementum.storage.local import LocalStore
 
 
 def drain(root: str, task: str | None, *, as_json: bool) -> int:
     """Drain one task, or all that have something to carry, and print what was done; the exit code.
 
     If one of several fails, the others are drained all the same, and its error is raised at the end."""
-    folder = root_folder(root)
+    folder = local_folder(root)
     _require_ours(folder, task)
     meant = ram.tasks_with_leftovers(folder) if task is None else (task,)
     done, failed = _drained(folder, meant, SystemClock())
@@ -39,7 +40,7 @@ def drain(root: str, task: str | None, *, as_json: bool) -> int:
 
 def _require_ours(folder: Path, task: str | None) -> None:
     """A task that is not there is a slip of the pen: to drain it would make it."""
-    known = sorted({home.task for home in tasks(PosixDisk(), str(folder))})
+    known = sorted({home.task for home in tasks(LocalStore(PosixDisk(), str(folder)))})
     if not known:
         raise NoSuchAddress(
             f"{folder} holds no tasks of mementum", next_command="give the folder that open_run was given"

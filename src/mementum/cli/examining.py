@@ -72,9 +72,9 @@ def _prove(scanned: Scanned, entry: Entry, *, deep: bool) -> Proof:
 
 def missing_codec(index: Index) -> NotReadableHere | None:
     """What a start would say of the first codec that is not installed here."""
-    for spec in dict.fromkeys(block.codec for file in index.files for block in file.blocks):
+    for spec in dict.fromkeys(block.codec for file in (*index.files, *index.bases) for block in file.blocks):
         try:
-            codecs.parse(spec)
+            codecs.parse(codecs.split(spec)[1])
         except (UsageError, ImportError) as cause:  # the latter from a plugin that lacks what it needs
             why = cause.message if isinstance(cause, UsageError) else str(cause)
             return NotReadableHere(

@@ -8,8 +8,7 @@ from mementum.cli.failing import OK, warn
 from mementum.cli.reading import address_in, find, look, require_readable
 from mementum.cli.text import as_json as rendered
 from mementum.cli.text import counted, printable
-from mementum.storage.disk import PosixDisk
-from mementum.storage.local import LocalStore
+from mementum.rooting import part_of
 
 
 def export(
@@ -23,7 +22,7 @@ def export(
     require_readable(held)
     from mementum.exchange.exporting import export as work  # torch, which takes seconds: only once there is work
 
-    store = LocalStore(PosixDisk(), f"{contents.root}/{held.home}")
+    store = part_of(contents.root, held.home)
     done = work(held.entry, store, to=to, form=form, model=model, config=config)
     if as_json:
         fields = {

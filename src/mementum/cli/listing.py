@@ -7,17 +7,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from mementum.catalog import filters
 from mementum.cli.failing import INTEGRITY, NOTHING, OK, warn
 from mementum.cli.reading import Contents, Held, look
 from mementum.cli.text import as_json as rendered
 from mementum.cli.text import columns, counted, moment, printable, size
 from mementum.format import typed_json
-from mementum.records import Entry, Granularity, Health, Manifest
+from mementum.records import LEVELS, Entry, Granularity, Health, Manifest, Place
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 HEAD = ("task", "step", "id", "when (UTC)", "size", "state", "proof", "reason")
+TIERS = "tiers"  # a column before the reason, where any checkpoint has a copy on one
 RIGHT = frozenset({"step", "size"})
 ID_MIN = 10  # characters: the time in an id, in milliseconds; longer where that leaves two the same
 REASON_MIN = 24  # characters; a reason that is folded into fewer cannot be read
@@ -25,24 +27,41 @@ GAP = 3  # characters that the table puts between two columns
 INDENT = "    "
 
 
-def ls(root: str, *, task: str | None, as_json: bool) -> int:
-    """Print what there is; the exit code. Warns of manifests that cannot be read."""
+def ls(root: str, *, task: str | None, as_json: bool, wanted: Sequence[str] = ()) -> int:
+    """Print what there is, or what all of the filters in `wanted` mean; the exit code. Warns of manifests that cannot
+    be read."""
+    chosen = [filters.parse(text) for text in wanted]  # what is written wrongly is told before anything is read
     contents = look(root)
     if task is not None:
         contents = contents.of(task)
     for damage in contents.unreadable:
         warn(f"warning: {damage.key}: {damage.what}")
-    held = newest_first(contents.held)
+    held = newest_first(_chosen(contents, chosen, wanted))
     if as_json:
         print(rendered([fields(contents, one) for one in held]))
     elif held:
         _print(contents, held)
     if held:
         return OK
+    if contents.held:
+        warn(f"none of {counted(len(contents.held), 'checkpoint')} is what the filter asks for")
+        return NOTHING
     if contents.nameless:
         return INTEGRITY
-    warn(f"{contents.root} has {counted(len(contents.homes), 'task')} and no checkpoint yet")
+    warn(f"{contents.root.name} has {counted(len(contents.homes), 'task')} and no checkpoint yet")
     return NOTHING
+
+
+def _chosen(contents: Contents, chosen: Sequence[filters.Filter], wanted: Sequence[str]) -> Sequence[Held]:
+    """Those that all filters mean. UsageError where one asks for a metric that no checkpoint has."""
+    if not chosen or not contents.held:
+        return contents.held
+    rows = [filters.row(one.entry, task=one.task, damaged=one.damaged) for one in contents.held]
+    metrics = {name for row in rows for name in row.metrics}
+    for one, text in zip(chosen, wanted, strict=True):
+        filters.require_metrics(one, text, metrics)
+    found = zip(contents.held, rows, strict=True)
+    return [held for held, row in found if all(filters.matches(one, row) for one in chosen)]
 
 
 def newest_first(held: Sequence[Held]) -> list[Held]:
@@ -72,13 +91,36 @@ def fields(contents: Contents, held: Held) -> dict[str, Any]:
         "health": entry.health.value,
         "health_why": entry.judged_why,
         "pinned": entry.pinned,
+        "pinned_by": sorted(entry.pinned_by),
+        "tiers": [place_fields(place) for place in entry.places],
+        "restore_s": entry.restore_s,
         "exactness": list(manifest.exactness),
         "damaged": held.damaged,
         "verified": entry.verified,
         "reason": manifest.reason,
         "metrics": typed_json.encode(dict(entry.metrics)),
-        "path": str(contents.root / held.place),
+        "path": contents.path(held),
     }
+
+
+def place_fields(place: Place) -> dict[str, Any]:
+    """A copy on a tier, for programs."""
+    return {
+        "tier": place.tier,
+        "url": place.url,
+        "time": place.time,
+        "generation": place.generation,
+        "size": place.size,
+        "levels": list(place.levels),
+    }
+
+
+def tiers_of(entry: Entry) -> str:
+    """The tiers that have a copy; of one that has not all levels, which ones."""
+    return ", ".join(
+        place.tier if place.levels == LEVELS else f"{place.tier} (level {', '.join(map(str, place.levels))})"
+        for place in entry.places
+    )
 
 
 def state(manifest: Manifest) -> str:
@@ -111,17 +153,18 @@ def id_width(ids: Sequence[str]) -> int:
 
 def _print(contents: Contents, held: Sequence[Held]) -> None:
     width = id_width([one.id for one in held])
-    rows = [_row(one, width) for one in held]
+    head = (*HEAD[:-1], TIERS, HEAD[-1]) if any(one.entry.places for one in held) else HEAD
+    rows = [_row(one, width, tiers=TIERS in head) for one in held]
     if sys.stdout.isatty():
         from rich.console import Console
 
-        draw(Console(), rows)
+        draw(Console(), rows, head)
     else:
-        print("\n".join(columns(HEAD, rows, right=RIGHT)))
+        print("\n".join(columns(head, rows, right=RIGHT)))
     print(_totals(held))
 
 
-def _row(held: Held, id_width: int) -> tuple[str, ...]:
+def _row(held: Held, id_width: int, *, tiers: bool) -> tuple[str, ...]:
     manifest = held.entry.manifest
     cells = (
         held.task,
@@ -131,27 +174,28 @@ def _row(held: Held, id_width: int) -> tuple[str, ...]:
         size(manifest.size),
         standing(held.entry),
         proof(held),
+        *((tiers_of(held.entry) or "-",) if tiers else ()),
         manifest.reason,
     )
     return tuple(printable(cell) for cell in cells)
 
 
-def draw(console: Console, rows: Sequence[Sequence[str]]) -> None:
+def draw(console: Console, rows: Sequence[Sequence[str]], head: Sequence[str] = HEAD) -> None:
     """A table on a terminal, or two lines a checkpoint where the terminal is too narrow for one."""
     from rich import box
     from rich.cells import cell_len
     from rich.table import Table
     from rich.text import Text
 
-    fixed = sum(max(cell_len(row[place]) for row in (HEAD, *rows)) + GAP for place in range(len(HEAD) - 1))
+    fixed = sum(max(cell_len(row[place]) for row in (head, *rows)) + GAP for place in range(len(head) - 1))
     if console.width < fixed + REASON_MIN:
-        for task, step, id, when, bytes_, exact, proven, reason in rows:
+        for task, step, id, *facts in rows:
             console.print(Text(f"{task}  step {step}  {id}"), soft_wrap=True)
-            about = ", ".join((when, bytes_, exact, *(() if proven == "-" else (proven,)), reason))
+            about = ", ".join(fact for fact in facts if fact != "-")
             console.print(Text(INDENT + about, style="dim"), soft_wrap=True)
         return
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in HEAD:
+    for name in head:
         table.add_column(name, justify="right" if name in RIGHT else "left", no_wrap=name != "reason", overflow="fold")
     for row in rows:
         colour = {"damaged": "red", "-": ""}.get(row[6], "green")

@@ -49,6 +49,9 @@ class Onlooker(PosixDisk):
     def rename_new(self, old: str, new: str) -> None:
         _forbid(new)
 
+    def rename_over(self, old: str, new: str) -> None:
+        _forbid(new)
+
     def link(self, old: str, new: str) -> None:
         _forbid(new)
 

@@ -34,6 +34,7 @@ from mementum.planning import (
     state_of_parameters,
 )
 from mementum.records import record
+from mementum.rooting import part_of
 from mementum.storage.disk import PosixDisk
 from mementum.storage.local import LocalStore
 
@@ -143,7 +144,7 @@ def _require_known(option: str, word: str, known: dict[str, int]) -> None:
 def _newest(root: Path, task: str | None) -> State:
     """That of the newest full checkpoint."""
     disk = PosixDisk()
-    if not root.is_dir() or not any(tasks(disk, str(root))):
+    if not root.is_dir() or not any(tasks(LocalStore(disk, str(root)))):
         raise NoSuchAddress(
             f"{root} has no checkpoint that would say how large the state is",
             next_command="give its size (--state 1.2GB), or the number of trained parameters (--params 124M)",
@@ -159,7 +160,7 @@ def _newest(root: Path, task: str | None) -> State:
         )
     held = find(contents, Address(task=task, selector="exact"))
     require_readable(held)
-    store = LocalStore(disk, f"{contents.root}/{held.home}")
+    store = part_of(contents.root, held.home)
     return state_in(store, held.entry.folder, held.entry.manifest)
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from mementum.catalog import facts
@@ -19,11 +18,11 @@ from mementum.cli.text import counted, printable
 from mementum.clock import Clock, SystemClock, timestamp
 from mementum.errors import MementumError, StoreError, UnknownFormat
 from mementum.execute.commit import new_id
-from mementum.records import Buffer, Damage, Fact, record
+from mementum.records import Damage, Fact, record
 from mementum.recover import verify as recover
-from mementum.storage.disk import PosixDisk
-from mementum.storage.local import LocalStore
-from mementum.storage.store import Stat, Store
+from mementum.rooting import part_of
+from mementum.storage.around import Around
+from mementum.storage.store import Store
 
 
 @record
@@ -35,31 +34,17 @@ class Checked:
     unchecked: str | None = None
 
 
-class Counted:
+class Counted(Around):
     """A `Store` around a store, that tells how many bytes were read."""
 
     def __init__(self, inner: Store, read: Callable[[int], None]) -> None:
-        self._inner, self._read = inner, read
-
-    def put(self, key: str, chunks: Iterable[Buffer]) -> Stat:
-        return self._inner.put(key, chunks)
+        super().__init__(inner)
+        self._read = read
 
     def get(self, key: str, start: int = 0, size: int | None = None) -> memoryview:
-        data = self._inner.get(key, start, size)
+        data = super().get(key, start, size)
         self._read(data.nbytes)
         return data
-
-    def list(self, prefix: str = "") -> Iterator[Stat]:
-        return self._inner.list(prefix)
-
-    def delete(self, key: str) -> None:
-        self._inner.delete(key)
-
-    def locate(self, key: str) -> Path | None:
-        return self._inner.locate(key)
-
-    def sweep(self) -> tuple[str, ...]:
-        return self._inner.sweep()
 
 
 def verify(root: str, address: str | None, *, deep: bool, as_json: bool, keep: bool, clock: Clock | None = None) -> int:
@@ -78,13 +63,16 @@ def verify(root: str, address: str | None, *, deep: bool, as_json: bool, keep: b
         chosen = newest_first(contents.held)
     checked: list[Checked] = []
     recorded: list[bool] = []
-    notes = Notes(contents, clock or SystemClock()) if keep else None
+    near = contents.root.folder is not None
+    notes = Notes(contents, clock or SystemClock()) if keep and near else None
     with closing(_check(contents, chosen, deep=deep, quiet=as_json)) as findings:
         for one in findings:
             checked.append(one)
             recorded.append(notes is not None and notes.take(one, deep=deep))
             if not as_json:
                 print("\n".join(printable(line) for line in _lines(one, deep=deep)), flush=True)
+    if keep and not near and any(one.damage for one in checked):
+        warn("what was found is not recorded: facts are of the root in which the task lives, and this is a tier's copy")
     if as_json:
         print(rendered(_fields(checked, recorded, nameless, deep=deep)))
     else:
@@ -98,17 +86,16 @@ def _exit_code(contents: Contents, checked: Sequence[Checked], nameless: Sequenc
     if any(one.unchecked is not None for one in checked):
         return ERROR
     if not checked:
-        warn(f"{contents.root}: there is no checkpoint to verify")
+        warn(f"{contents.root.name}: there is no checkpoint to verify")
         return NOTHING
     return OK
 
 
 def _check(contents: Contents, chosen: Sequence[Held], *, deep: bool, quiet: bool) -> Generator[Checked]:
-    disk = PosixDisk()
     total = sum(held.entry.manifest.size for held in chosen)
     with _progress(total, shown=deep and not quiet and sys.stderr.isatty()) as read:
         for held in chosen:
-            store = LocalStore(disk, f"{contents.root}/{held.home}")
+            store = part_of(contents.root, held.home)
             found = _check_one(held, Counted(store, read), deep=deep)
             if (found.damage or found.unchecked is not None) and not exists(store, held.entry):
                 warn(f"{held.place} was removed while it was verified, as its training does not keep it any more")
@@ -151,7 +138,7 @@ class Notes:
     """Records what was found beside the checkpoints, as far as the root can be written."""
 
     def __init__(self, contents: Contents, clock: Clock) -> None:
-        self._root, self._clock, self._disk = contents.root, clock, PosixDisk()
+        self._root, self._clock = contents.root, clock
         self._folders = Counter((held.home, held.id) for held in contents.held)
         self._refused = False
 
@@ -165,7 +152,7 @@ class Notes:
             return False
         if fact.kind == "damaged" and checked.held.entry.damaged == fact.values["what"]:
             return True  # it is known: a nightly verification does not say it again every night
-        store = LocalStore(self._disk, f"{self._root}/{checked.held.home}")
+        store = part_of(self._root, checked.held.home)
         try:
             store.put(f"facts/{new_id(self._clock.now())}.json", [facts.render(fact)])
         except StoreError as error:

@@ -1,25 +1,26 @@
-"""Reading: from a root's path to its tasks and checkpoints, without a trace in folders that are not ours."""
+"""Reading: from a root to its tasks and checkpoints, without a trace in folders that are not ours."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 
 from mementum.catalog.address import Address, parse, select
 from mementum.catalog.catalog import Catalog
+from mementum.catalog.place import cached_path
 from mementum.catalog.rebuild import refresh
 from mementum.catalog.sql import open_sqlite
 from mementum.catalog.tasks import TaskHome, tasks
-from mementum.errors import CheckpointDamaged, MementumError, NoSuchAddress, UsageError
+from mementum.errors import AccessRefused, CheckpointDamaged, MementumError, NoSuchAddress, StoreError, Unreachable
 from mementum.format import generations
 from mementum.opening import open_catalog
 from mementum.records import Damage, Entry, record
 from mementum.recover.verify import read_manifest
-from mementum.storage.disk import PosixDisk
-from mementum.storage.local import LocalStore
+from mementum.rooting import Root, open_root, part_of
 from mementum.storage.store import Store
+
+READERS = 16  # requests at once to a far store, of which each waits some tens of milliseconds for its answer
 
 
 @record
@@ -52,10 +53,18 @@ class Held:
 class Contents:
     """What lies in a root. Keys of `nameless` (manifests that cannot be read) are relative to the root."""
 
-    root: Path
+    root: Root
     homes: tuple[TaskHome, ...]
     held: tuple[Held, ...]
     nameless: tuple[Damage, ...]
+
+    def path(self, held: Held) -> str:
+        """Where a checkpoint lies, as it can be typed."""
+        return f"{self.root.name}/{held.place}"
+
+    def of_home(self, home: TaskHome) -> tuple[Held, ...]:
+        """The checkpoints in one task's folder."""
+        return tuple(held for held in self.held if held.home == home.home)
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -81,40 +90,42 @@ class Contents:
         )
 
 
-def root_folder(root: str) -> Path:
-    """The folder that is meant. UsageError if it is none."""
-    if "://" in root:
-        raise UsageError(f"{root}: only local folders can be roots so far", next_command="give a folder's path")
-    if "\0" in root or not os.path.isdir(root):
-        raise UsageError(f"there is no folder {root!r}", next_command="give the folder that open_run was given")
-    return Path(root).resolve()
-
-
-def look(root: str) -> Contents:
-    """All that is in a root. UsageError if it is no folder; NoSuchAddress, and nothing written, if it has no tasks."""
-    folder = root_folder(root)
-    disk = PosixDisk()
-    homes = tuple(tasks(disk, str(folder)))
+def look(text: str) -> Contents:
+    """All that is in a root. UsageError if it is none; NoSuchAddress, and nothing written, if it has no tasks."""
+    root = open_root(text)
+    homes = tuple(tasks(root.store))
     if not homes:
         raise NoSuchAddress(
-            f"{folder} holds no tasks of mementum", next_command="give the folder that open_run was given"
+            f"{root.name} holds no tasks of mementum", next_command="give the folder that open_run was given"
         )
     try:
-        return _read(folder, homes, disk, open_catalog(folder, emit=lambda event: None))
+        return _read(root, homes, _catalog(root))
+    except (Unreachable, AccessRefused):
+        raise
     except MementumError:
         # The catalog's file is damaged or not ours to write. It is only a cache, so what lies in the root is read anew.
-        return _read(folder, homes, disk, open_sqlite(None))
+        return _read(root, homes, open_sqlite(None))
 
 
-def _read(root: Path, homes: tuple[TaskHome, ...], disk: PosixDisk, catalog: Catalog) -> Contents:
+def _catalog(root: Root) -> Catalog:
+    """That of a far root lies in the user's cache folder; in memory where that cannot be."""
+    if root.folder is not None:
+        return open_catalog(root.folder, emit=lambda event: None)
+    try:
+        return open_sqlite(cached_path(root.name))
+    except (StoreError, OSError, RuntimeError):  # the last from a user without a home folder
+        return open_sqlite(None)
+
+
+def _read(root: Root, homes: tuple[TaskHome, ...], catalog: Catalog) -> Contents:
     held: list[Held] = []
     nameless: list[Damage] = []
     try:
         for home in homes:
-            store = LocalStore(disk, f"{root}/{home.home}")
+            store = part_of(root, home.home)
             damage = refresh(catalog, home.home, store)
             nameless += (_under(home.home, found) for found in damage)
-            held += _checked(catalog, home, store)
+            held += _checked(catalog, home, store, readers=1 if root.folder is not None else READERS)
     finally:
         catalog.close()
     named = {one.unreadable.key for one in held if one.unreadable is not None}
@@ -122,19 +133,27 @@ def _read(root: Path, homes: tuple[TaskHome, ...], disk: PosixDisk, catalog: Cat
     return Contents(root=root, homes=homes, held=tuple(held), nameless=tuple(nameless))
 
 
-def _checked(catalog: Catalog, home: TaskHome, store: Store) -> Iterator[Held]:
+def _checked(catalog: Catalog, home: TaskHome, store: Store, *, readers: int) -> Iterator[Held]:
     """The catalog's entries, each compared with the manifest that lies there now: the file decides."""
-    for listed in catalog.entries(home.home):
-        entry = listed
-        try:
-            entry = settled_since(store, listed) or listed
-            damage = manifest_damage(store, entry)
-        except MementumError as error:  # it may be whole, but not for this user or this version
-            damage = Damage(key=_manifest_key(entry), what=error.message)
-        if damage is None:
-            yield Held(task=home.task, home=home.home, entry=entry)
-        elif exists(store, entry):
-            yield Held(task=home.task, home=home.home, entry=entry, unreadable=_under(home.home, damage))
+    with ThreadPoolExecutor(readers, thread_name_prefix="mementum-read") as pool:
+        for held in pool.map(lambda entry: _check(home, store, entry), catalog.entries(home.home)):
+            if held is not None:
+                yield held
+
+
+def _check(home: TaskHome, store: Store, listed: Entry) -> Held | None:
+    """None for one that is not there any more."""
+    entry = listed
+    try:
+        entry = settled_since(store, listed) or listed
+        damage = manifest_damage(store, entry)
+    except MementumError as error:  # it may be whole, but not for this user or this version
+        damage = Damage(key=_manifest_key(entry), what=error.message)
+    if damage is None:
+        return Held(task=home.task, home=home.home, entry=entry)
+    if not exists(store, entry):
+        return None
+    return Held(task=home.task, home=home.home, entry=entry, unreadable=_under(home.home, damage))
 
 
 def manifest_damage(store: Store, entry: Entry) -> Damage | None:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from mementum.catalog.place import catalog_path
-from mementum.catalog.rebuild import refresh
-from mementum.catalog.sql import SqlCatalog, is_no_database, open_sqlite
+from mementum.catalog.rebuild import Progress, holding, learn, refresh
+from mementum.catalog.sql import SqlCatalog, is_no_database, open_scratch, open_sqlite
 from mementum.catalog.tasks import TaskHome, tasks
 from mementum.cli.failing import ERROR, INTEGRITY, OK, warn
-from mementum.cli.reading import root_folder
 from mementum.cli.text import as_json as rendered
 from mementum.cli.text import counted, printable
 from mementum.errors import MementumError, NoSuchAddress, StoreError
+from mementum.format.generations import manifest_name
 from mementum.records import Damage, record
+from mementum.rooting import local_folder
 from mementum.storage.disk import Disk, PosixDisk, folder_of
 from mementum.storage.local import LocalStore
 
@@ -37,22 +39,23 @@ def rebuild(root: str, *, as_json: bool) -> int:
 
     It may be killed at any point: until the one transaction that fills the catalog the old one stands, and a missing
     one is made by any command."""
-    folder = root_folder(root)
+    folder = local_folder(root)
     disk = PosixDisk()
-    homes = tuple(tasks(disk, str(folder)))
+    homes = tuple(tasks(LocalStore(disk, str(folder))))
     if not homes:
         raise NoSuchAddress(
             f"{folder} holds no tasks of mementum", next_command="give the folder that open_run was given"
         )
     path = _path(folder)
     # Read first and written at once: a training that saves meanwhile waits for milliseconds, not for a slow disk.
-    fresh = open_sqlite(None)
+    fresh = open_scratch()
     try:
-        read = tuple(_read(fresh, home, LocalStore(disk, f"{folder}/{home.home}")) for home in homes)
+        with _progress(shown=not as_json and sys.stderr.isatty()) as progress:
+            read = tuple(_read(fresh, home, LocalStore(disk, f"{folder}/{home.home}"), progress) for home in homes)
         replaced = fill(path, fresh, disk)
     finally:
         fresh.close()
-    _catch_up(path, folder, homes, disk)
+    catch_up(path, folder, homes, disk)
     if as_json:
         print(rendered(_fields(path, read, replaced=replaced)))
     else:
@@ -111,23 +114,49 @@ def _path(folder: Path) -> Path:
         ) from cause
 
 
-def _read(fresh: SqlCatalog, home: TaskHome, store: LocalStore) -> Read:
+@contextlib.contextmanager
+def _progress(*, shown: bool) -> Iterator[Progress | None]:
+    """A bar on the terminal, for as long as it takes; nothing where nobody looks."""
+    if not shown:
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        row = bar.add_task("checkpoints", total=None)
+        yield lambda done, total: bar.update(row, completed=done, total=total)
+
+
+def _read(fresh: SqlCatalog, home: TaskHome, store: LocalStore, progress: Progress | None) -> Read:
     try:
-        unreadable = refresh(fresh, home.home, store)
+        unreadable = refresh(fresh, home.home, store, progress=progress)
     except StoreError as error:
-        return Read(home=home, entered=len(fresh.entries(home.home)), failed=error.message)
-    return Read(home=home, entered=len(fresh.entries(home.home)), unreadable=unreadable)
+        return Read(home=home, entered=len(fresh.generations(home.home)), failed=error.message)
+    return Read(home=home, entered=len(fresh.generations(home.home)), unreadable=unreadable)
 
 
-def _catch_up(path: Path, folder: Path, homes: Sequence[TaskHome], disk: Disk) -> None:
-    """Take in what a training has saved or removed since its folder was read."""
+def catch_up(path: Path, folder: Path, homes: Sequence[TaskHome], disk: Disk) -> None:
+    """Take in what a training has saved, removed or told since its folder was read. Where it has not, a look at the
+    names of the files says so."""
     catalog = open_sqlite(path)
     try:
         for home in homes:
             with contextlib.suppress(StoreError):  # told already, when the folder was read
-                refresh(catalog, home.home, LocalStore(disk, f"{folder}/{home.home}"))
+                store = LocalStore(disk, f"{folder}/{home.home}")
+                if _has_changed(catalog, home.home, store):
+                    refresh(catalog, home.home, store)
+                else:
+                    learn(catalog, home.home, store)
     finally:
         catalog.close()
+
+
+def _has_changed(catalog: SqlCatalog, home: str, store: LocalStore) -> bool:
+    present = holding(stat.key for stat in store.list("step_"))
+    known = catalog.generations(home)
+    return present != {folder: f"{folder}/{manifest_name(generation)}" for folder, generation in known.items()}
 
 
 def _print(path: Path, read: Sequence[Read], *, replaced: bool) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from mementum.catalog import facts, plans
@@ -16,11 +15,9 @@ from mementum.decide.amounts import seconds, share
 from mementum.errors import MementumError, NewerFormat, UsageError
 from mementum.format import vitals
 from mementum.records import Damage, Fact, Health, Vitals, record
-from mementum.storage.disk import PosixDisk
-from mementum.storage.local import LocalStore
+from mementum.rooting import part_of
 from mementum.storage.store import Store
 
-JOURNAL = re.compile(r"journal/(\d{4,})\.jsonl")
 ALARM, REFUSED, NOTICE, SKIP = "alarm", "refused", "notice", "skip"
 DECISIONS = frozenset({ALARM, REFUSED, NOTICE, SKIP})  # kinds of facts that tell of a decision that was no save
 DIAGNOSIS, PIN = "diagnosis", "pin"
@@ -94,7 +91,7 @@ def home_of(contents: Contents, task: str | None) -> TaskHome:
 
 def recall(contents: Contents, home: TaskHome, *, first: int = 0, last: int = vitals.STEP_MAX) -> Recollection:
     """Vital signs of the steps from `first` to `last`, and all facts."""
-    store = LocalStore(PosixDisk(), f"{contents.root}/{home.home}")
+    store = part_of(contents.root, home.home)
     rows: dict[int, Mapping[int, Vitals]] = {}
     told: dict[int, tuple[Fact, ...]] = {}
     damage: list[Damage] = []
@@ -113,14 +110,11 @@ def recall(contents: Contents, home: TaskHome, *, first: int = 0, last: int = vi
         damage += recorded.damage
         if recorded.torn:
             torn.append(name)
-    for key in _keys(store, "journal/"):
-        found = JOURNAL.fullmatch(key)
-        if found is None:
-            continue
+    for number, keys in journals(store).items():
         try:
-            told[int(found[1])] = facts.parse(store.get(key))
+            told[number] = facts_in(store, keys)
         except MementumError as error:
-            damage.append(Damage(key=f"{home.home}/{key}", what=error.message))
+            damage.append(Damage(key=f"{home.home}/{keys[0]}", what=error.message))
     attempts = tuple(
         Attempt(number=number, rows=rows.get(number, {}), facts=told.get(number, ()))
         for number in sorted(rows.keys() | told.keys())
@@ -133,6 +127,25 @@ def recall(contents: Contents, home: TaskHome, *, first: int = 0, last: int = vi
         damage=tuple(damage),
         torn=tuple(torn),
     )
+
+
+def journals(store: Store) -> dict[int, tuple[str, ...]]:
+    """The keys of each attempt's journal, by the attempt's number: its own, or on a tier those of its parts."""
+    found: dict[int, dict[int, str]] = {}
+    whole: dict[int, str] = {}
+    for key in _keys(store, "journal/"):
+        match = facts.JOURNAL.fullmatch(key)
+        if match is not None and match[2] is None:
+            whole[int(match[1])] = key
+        elif match is not None:
+            found.setdefault(int(match[1]), {})[int(match[2])] = key
+    parts = {number: tuple(key for _, key in sorted(some.items())) for number, some in found.items()}
+    return {**parts, **{number: (key,) for number, key in whole.items()}}
+
+
+def facts_in(store: Store, keys: Sequence[str]) -> tuple[Fact, ...]:
+    """What a journal says that lies under these keys."""
+    return facts.parse(b"".join(bytes(store.get(key)) for key in keys))
 
 
 def _plans(store: Store, damage: list[Damage]) -> tuple[Plan, ...]:

@@ -12,7 +12,7 @@ from mementum.branching import Branch, cancel_rollback, planned, rollback
 from mementum.catalog.plans import Plan
 from mementum.cli.failing import OK, warn
 from mementum.cli.onlooking import Onlooker
-from mementum.cli.reading import look, root_folder
+from mementum.cli.reading import look
 from mementum.cli.recalling import home_of
 from mementum.cli.scanning import scan
 from mementum.cli.surveying import holder
@@ -21,6 +21,7 @@ from mementum.cli.text import counted, printable
 from mementum.clock import SystemClock
 from mementum.errors import UsageError
 from mementum.records import Health, record
+from mementum.rooting import local_folder
 
 STRETCH = re.compile(r"(\d{1,19}):(\d{1,19})")
 INDENT = "  "
@@ -45,7 +46,7 @@ def roll_back(root: str, task: str | None, words: Words, *, as_json: bool) -> in
             "say where to go back to with --to, or take a plan back with --cancel: one of the two",
             next_command="mementum rollback --help",
         )
-    folder, name = root_folder(root), home_of(look(root), task).task
+    folder, name = local_folder(root), home_of(look(root), task).task
     if words.cancel:
         if words.skip_batches or words.lr_scale != 1.0 or words.force or words.dry_run:
             raise UsageError("--cancel takes no other option", next_command="mementum rollback --help")
@@ -82,7 +83,7 @@ def _stretch(text: str) -> range:
 
 def _held(root: str, branch: Branch) -> str | None:
     """Who trains the task now, in words."""
-    scanned = next(one for one in scan(root_folder(root), Onlooker()) if one.home == branch.home)
+    scanned = next(one for one in scan(local_folder(root), Onlooker()) if one.home == branch.home)
     found = holder(scanned)
     return found.what if found.kind == "held" else None
 

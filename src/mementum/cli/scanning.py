@@ -16,6 +16,7 @@ from mementum.errors import MementumError
 from mementum.records import Damage, Entry, Manifest, record
 from mementum.recover.verify import read_manifest
 from mementum.storage.local import LocalStore
+from mementum.storage.store import Store
 
 
 @record
@@ -95,7 +96,7 @@ def _named_by_attempts(store: LocalStore) -> str | None:
     return None
 
 
-def attempt(store: LocalStore, key: str) -> Mapping[str, object]:
+def attempt(store: Store, key: str) -> Mapping[str, object]:
     """What an attempt's file says; nothing if it cannot be read."""
     try:
         fields = json.loads(bytes(store.get(key)))

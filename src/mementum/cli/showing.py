@@ -8,17 +8,17 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mementum.cli.failing import INTEGRITY, OK, warn
-from mementum.cli.listing import standing
+from mementum.cli.listing import place_fields, standing
 from mementum.cli.reading import Contents, Held, address_in, find, look, require_readable
 from mementum.cli.text import as_json as rendered
 from mementum.cli.text import columns, counted, moment, printable, size
 from mementum.errors import MementumError, UnknownFormat
 from mementum.format import index, typed_json
 from mementum.format import manifest as manifests
-from mementum.records import Damage, Entry, StoredFile, StoredTensor, record
+from mementum.format.generations import key_of
+from mementum.records import LEVELS, Damage, Entry, Place, StoredFile, StoredTensor, record
 from mementum.recover.verify import CONTEXT, INDEX
-from mementum.storage.disk import PosixDisk
-from mementum.storage.local import LocalStore
+from mementum.rooting import part_of
 from mementum.storage.store import Store
 
 INDENT = "  "
@@ -50,7 +50,7 @@ def show(root: str, address: str | None, *, as_json: bool) -> int:
         warn(f"warning: {damage.key}: {damage.what}")
     held = find(contents, address_in(contents, address))
     require_readable(held)
-    store = LocalStore(PosixDisk(), f"{contents.root}/{held.home}")
+    store = part_of(contents.root, held.home)
     holdings = _holdings(store, held)
     if as_json:
         print(rendered(_fields(contents, held, holdings)))
@@ -67,7 +67,7 @@ def _holdings(store: Store, held: Held) -> Holdings:
         if file.digest is None:
             continue
         try:
-            data = _proved(store, f"{held.entry.folder}/{file.name}", file)
+            data = _proved(store, key_of(held.entry.folder, file), file)
             if INDEX.fullmatch(file.name):
                 tensors += index.parse(data, file.name).tensors
             elif CONTEXT.fullmatch(file.name):
@@ -112,7 +112,7 @@ def _fields(contents: Contents, held: Held, holdings: Holdings) -> dict[str, Any
     return {
         **manifest,
         "metrics": typed_json.encode(dict(held.entry.metrics)),
-        "path": str(contents.root / held.place),
+        "path": contents.path(held),
         "size": held.entry.manifest.size,
         "components": [
             {
@@ -127,6 +127,9 @@ def _fields(contents: Contents, held: Held, holdings: Holdings) -> dict[str, Any
         "health": held.entry.health.value,
         "health_why": held.entry.judged_why,
         "pinned": held.entry.pinned,
+        "pinned_by": sorted(held.entry.pinned_by),
+        "tiers": [place_fields(place) for place in held.entry.places],
+        "restore_s": held.entry.restore_s,
         "damaged": held.damaged,
         "verified": held.entry.verified,
         "damage": [{"key": damage.key, "what": damage.what} for damage in holdings.damage],
@@ -146,7 +149,8 @@ def _lines(contents: Contents, held: Held, holdings: Holdings) -> Iterator[str]:
         "parent": manifest.parent or "none: it began from nothing",
         "ranks": str(manifest.world_size),
         "size": f"{size(manifest.size)} in {counted(len(manifest.files), 'file')}",
-        "path": str(contents.root / held.place),
+        "path": contents.path(held),
+        **{f"tier {place.tier}": _copy(place) for place in held.entry.places},
     }
     yield f"checkpoint {manifest.id}"
     yield from _pairs(facts)
@@ -163,13 +167,18 @@ def _lines(contents: Contents, held: Held, holdings: Holdings) -> Iterator[str]:
             yield title
             yield from _pairs(values)
     yield "files"
-    rows = [(file.name, size(file.size)) for file in manifest.files]
+    rows = [(key_of("", file).lstrip("/"), size(file.size)) for file in manifest.files]
     yield from (INDENT + line for line in columns(("name", "size"), rows, right=frozenset({"size"})))
     yield "holds"
     yield from (INDENT + line for line in _table(holdings))
     if holdings.damage:
         yield "damage"
         yield from (f"{INDENT}{damage.key}: {damage.what}" for damage in holdings.damage)
+
+
+def _copy(place: Place) -> str:
+    levels = "" if place.levels == LEVELS else f", level {', '.join(map(str, place.levels))} only"
+    return f"{size(place.size)} since {moment(place.time)} UTC{levels} ({place.url})"
 
 
 def _judged(entry: Entry) -> dict[str, str]:
@@ -180,6 +189,8 @@ def _judged(entry: Entry) -> dict[str, str]:
         found["health"] = f"{entry.health.value}: {entry.judged_why}{saved}"
     if entry.pinned is not None:
         found["pinned"] = entry.pinned
+        others = sorted(one for one in entry.pinned_by if one not in entry.pinned)
+        found |= {"also pinned by": ", ".join(others)} if others else {}
     return found
 
 

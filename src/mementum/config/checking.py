@@ -23,11 +23,11 @@ LIKE = 0.6  # of two words: below it they have nothing to do with each other
 
 # Words that one could look for in a configuration, and where what they mean is said instead.
 ARGUMENTS = "root task model optimizer scheduler scaler data state resume rename takeover on_event user clock"
+SWITCHED = ("alarms", "vitals", "notices", "recorder", "watermarks", "scrub")  # sections that may be `off`
 ELSEWHERE: Mapping[str, str] = {
     **dict.fromkeys(ARGUMENTS.split(), "it is an argument of open_run, and no setting"),
     "verify": "reading saves back comes with a later part: until then `mementum verify ROOT --deep`",
     "scorer": "a learned scorer comes with a later part: alarms watch the run",
-    "tiers": "further tiers come with a later part: checkpoints stay in the root folder",
     "window": "it is one of the list under policy",
     "cost": "it is one of the list under policy",
     "signals": "it stands under notices",
@@ -85,7 +85,7 @@ def _said(model: type[Section], error: ErrorDetails) -> tuple[str, str | None, s
         words = str(context["expected"]).replace("'", "")
         near = nearest(str(error["input"]), words.replace(" or ", ", ").split(", "))
         return f"{shown} is none of its values", words, near
-    if kind == "model_type" and path[-1] in ("alarms", "vitals", "notices", "recorder"):
+    if kind == "model_type" and path[-1] in SWITCHED:
         return f"{shown} is no section", "off, on, or a mapping of its settings", None
     return f"{shown} does not fit", EXPECTED.get(kind) or error["msg"].removeprefix("Input should be "), None
 
@@ -136,9 +136,12 @@ def _keys(model: type[Section], above: str) -> Iterator[str]:
 
 
 def section_in(annotation: Any) -> type[Section] | None:
-    """The section that a field holds, if it holds one."""
+    """The section that a field holds, or a list of them, if it does."""
     if isinstance(annotation, type) and issubclass(annotation, Section):
         return annotation
     if get_origin(annotation) in (Union, types.UnionType, Annotated):
         return next((found for one in get_args(annotation) if (found := section_in(one)) is not None), None)
+    if get_origin(annotation) is tuple:  # a list of one kind of section; that of policies has several
+        inner = get_args(annotation)[0]
+        return inner if isinstance(inner, type) and issubclass(inner, Section) else None
     return None

@@ -8,6 +8,7 @@ from mementum.config.policies import Best, Event, Window
 from mementum.config.quantities import duration_text, share_text, size_text
 from mementum.config.reading import Finding, Path, spelled
 from mementum.config.settings import Settings
+from mementum.config.tier_rules import tier_rules
 from mementum.records import Trouble
 
 DAY_S = 86400.0
@@ -21,7 +22,7 @@ Said = Iterator[tuple[Path, str]]
 def contradictions(settings: Settings, given: frozenset[Path]) -> tuple[Finding, ...]:
     """What cannot be kept. `given`: the paths that somebody has written; what holds by itself is not held against
     anybody. Lines are not known here."""
-    rules = (_policies, _listening, _alarms, _tolerance, _money, _memory)
+    rules = (_policies, _listening, _alarms, _tolerance, _money, _memory, tier_rules)
     found = [one for rule in rules for one in rule(settings)]
     found += _pointless(settings, given)
     return tuple(Finding(key=spelled(path), what=what) for path, what in found)

@@ -12,16 +12,17 @@ from mementum.config.policies import BASE_INTERVAL, RISK_THRESHOLD, STABILITY_WI
 from mementum.config.presets import Said
 from mementum.config.reading import Finding, Path
 from mementum.config.section import Count, Name, Part, Section
+from mementum.config.tiers import DAYS_MAX
 from mementum.records import record
 
 ZSTD_LEVEL = 3  # zstandard's own, where none is given
-NO_TIER = "checkpoints lie in the root folder, on whatever device that is: tiers by device come with a later part"
-NO_AGEING = "dropping levels by their age comes with a later part: until then keep_last and keep_every_steps decide"
+NO_TIER = "checkpoints lie in the root folder, whatever device that is; further places are `tiers`, each with its url"
 NO_LADDER = (
     "the ladder of recovery comes with a later part: until then a run resumes from an exact state only, from an older "
     "one where the newest is damaged"
 )
 LEVEL_2 = "the context is JSON of a few KB, which is kept as it is: compressed, no other program could read it"
+LEVELS = ("level_0", "level_1", "level_2")
 
 
 class Level(Section):
@@ -32,9 +33,9 @@ class Level(Section):
     compression_level: Annotated[int, Field(strict=True, ge=1, le=22)] | None = None
     """Of zstd."""
     device: Name | None = None
-    """No effect yet: checkpoints lie in the root folder."""
-    retention_days: Count | None = None
-    """No effect yet: keep_last and keep_every_steps decide."""
+    """No effect: checkpoints lie in the root folder; further places are `tiers`, each with its url."""
+    retention_days: Annotated[int, Field(strict=True, ge=1, le=DAYS_MAX)] | None = None
+    """After how many days the level is dropped: retention_days of ours."""
 
 
 class Levels(Section):
@@ -118,7 +119,12 @@ def translated(values: Mapping[str, Any], line: Line) -> Translated:
     codec = _codec(levels.level_1)
     if codec is not None:
         put("codec", codec, ("storage_levels", "level_1", "compression"), ("codec",))
-    for name in ("level_0", "level_1", "level_2"):
+    days = {name: level.retention_days for name in LEVELS if (level := getattr(levels, name)) is not None}
+    days = {name: count for name, count in days.items() if count is not None}
+    if days:
+        put("retention_days", days, ("storage_levels", next(iter(days)), "retention_days"), ("retention_days",))
+        source |= {("retention_days", name): ("storage_levels", name, "retention_days") for name in days}
+    for name in LEVELS:
         said += _level(name, getattr(levels, name), codec)
     said += _recovery(found)
     return Translated(values=ours, source=source, said=tuple(said), findings=tuple(clashes))
@@ -152,8 +158,9 @@ def _level(name: str, level: Level | None, codec: str | None) -> list[Said]:
         said.append(Said(key=f"{above}compression_level", text=text, effective=text != "nothing uses it"))
     if "device" in given:
         said.append(_idle(f"{above}device", NO_TIER))
-    if "retention_days" in given:
-        said.append(_idle(f"{above}retention_days", NO_AGEING))
+    if level.retention_days is not None:
+        text = f"{name} of a checkpoint that need not stay is dropped after {level.retention_days} days"
+        said.append(_works(f"{above}retention_days", text))
     return said
 
 

@@ -11,19 +11,19 @@ from typing import Any
 from mementum.config.checking import checked, nearest
 from mementum.config.contradictions import contradictions
 from mementum.config.documents import Documents, translated
-from mementum.config.presets import NO_STORE, PRESETS, Said
+from mementum.config.presets import NO_STORE, PRESETS, Said, without_store
 from mementum.config.reading import DEPTH_MAX, LOOK, Finding, Path, Tree, read, spelled
 from mementum.config.section import Section
 from mementum.config.settings import Settings
 from mementum.errors import UsageError
-from mementum.records import record
+from mementum.records import Reach, record
 
 Source = str | os.PathLike[str] | Mapping[str, Any] | None
 WORD = re.compile(r"[\w-]+")  # a preset's name; what has a dot or a slash in it is a file's
 SHOWN_MAX = 20  # findings in an error; `mementum config check` shows all
-# Settings of ours that wait for something that is not there, and why.
+# Settings that mean something only where a tier outlives the machine.
 WAITING: Mapping[str, str] = {
-    "budgets.network": "nothing lies beyond a network yet: write_rate limits the disk",
+    "budgets.network": NO_STORE,
     "budgets.bytes_per_day.object_store": NO_STORE,
     "budgets.money.per_gb.object_store": NO_STORE,
 }
@@ -109,7 +109,7 @@ def examine(source: Source) -> Examined:
 
     configured = Configured(
         settings=settings,
-        said=(*theirs.said, *_waiting(settings, given), *laid.said),
+        said=(*theirs.said, *_waiting(settings, given, laid.name), *laid.said),
         source=name,
         origins=_origins(settings, given, laid, origin),
     )
@@ -208,10 +208,13 @@ def _paths(value: Any, path: Path) -> Iterator[Path]:
             yield from _paths(inner, (*path, key))
 
 
-def _waiting(settings: Settings, given: frozenset[Path]) -> tuple[Said, ...]:
-    """What waits for something that is not there yet, and was given."""
+def _waiting(settings: Settings, given: frozenset[Path], preset: str | None) -> tuple[Said, ...]:
+    """What was given, and waits for a tier that outlives the machine."""
+    if any(tier.outlives is Reach.MACHINE for tier in settings.tiers):
+        return ()
     held = {spelled(path): value_at(settings, path) for path in leaves(settings) if path in given}
-    return tuple(Said(key=key, text=text, effective=False) for key, text in WAITING.items() if held.get(key))
+    idle = (Said(key=key, text=text, effective=False) for key, text in WAITING.items() if held.get(key))
+    return (*idle, *(() if preset is None else without_store(preset)))
 
 
 def _origins(settings: Settings, above: frozenset[Path], preset: Laid, origin: Callable[[Path], str]) -> dict[str, str]:

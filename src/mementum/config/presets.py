@@ -24,13 +24,20 @@ class Preset:
     purpose: str
     values: Mapping[str, Any]
     said: tuple[Said, ...] = ()
+    wants_store: bool = False  # that what is saved outlives the machine
 
 
 def _not_yet(text: str) -> Said:
     return Said(key="preset", text=text, effective=False)
 
 
-NO_STORE = "an object store as a tier comes with a later part: checkpoints stay in the root folder"
+NO_STORE = "no tier outlives the machine: give `tiers` an object store, or checkpoints stay in the root folder"
+
+
+def without_store(name: str) -> tuple[Said, ...]:
+    """What is said of a preset where no tier outlives the machine."""
+    return (_not_yet(f"{name}: {NO_STORE}"),) if PRESETS[name].wants_store else ()
+
 
 PRESETS: Mapping[str, Preset] = {
     "pretrain": Preset(
@@ -46,10 +53,7 @@ PRESETS: Mapping[str, Preset] = {
             "keep_spread": 3,
             "codec": "raw",
         },
-        said=(
-            _not_yet(f"pretrain: {NO_STORE}"),
-            _not_yet("pretrain: an archive class for old checkpoints comes with a later part: they stay in the root"),
-        ),
+        wants_store=True,
     ),
     "finetune": Preset(
         purpose="hours on one machine: weights often, an exact state at the end of each epoch, over-fitting watched",
@@ -74,7 +78,7 @@ PRESETS: Mapping[str, Preset] = {
             "keep_last": 4,
             "slots": 3,
         },
-        said=(_not_yet(f"rlhf: hot checkpoints near and cold ones far: {NO_STORE}"),),
+        wants_store=True,
     ),
     "inference": Preset(
         purpose="a model that is published: weights when the program says so",

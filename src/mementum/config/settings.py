@@ -9,15 +9,17 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
+from mementum.config.codecs import Codec
 from mementum.config.policies import Policy
 from mementum.config.quantities import Duration, Rate, Share, Size
-from mementum.config.section import Count, Flag, Limit, Part, Section
-from mementum.errors import UsageError
-from mementum.plugins import factory
+from mementum.config.section import COUNT_MAX, Count, Flag, Limit, Name, Part, Section
+from mementum.config.tiers import Ageing, CatalogUrl, Scrub, Tier, Watermarks
 from mementum.records import Trouble
 
 KEEP_LAST = 10  # checkpoints; enough to go back behind a divergence that was seen late, and the disk does not fill
+KEEP_BEST = 1  # a checkpoint; the one that people ask for when a run is over
 KEEP_SPREAD = 3  # they reach five times as far back as the newest ten: a drift is seen long after it began
+TIERS_MAX = 16  # places; each is a thread's work
 SPREAD_MAX = 20  # each goes up to three times further back: more than a run has steps
 LOST_TIME = 0.05  # of the training's time; beyond it saving costs more than most failures
 FULL_NORMS_EVERY = 16  # steps; all gradients cost 3 % of a step, so that every sixteenth time is 0.2 %
@@ -30,7 +32,6 @@ RECORD_EVERY = 25  # steps; three slots then reach back over 50 to 75
 RECORD_SHARE = 0.01  # a fifth of what all saves may cost
 ROLLBACKS = 3  # for one trouble; what three do not cure is no matter of a few batches
 HANG_FLOOR_S = 300.0  # an evaluation, or a compiler at its first step, looks like a hang for minutes
-CODEC = re.compile(r"[a-z0-9_]+(:[0-9]+)*(\+[a-z0-9_]+(:[0-9]+)*)*")
 NEVER_CAUGHT = ("SIGKILL", "SIGSTOP")
 NODES_MAX = 1_000_000  # ten times the largest machine
 
@@ -57,21 +58,6 @@ def _trouble(value: object) -> Trouble:
     fields = {"what": f"{value!r:.40} is no trouble that is watched", "expected": f"one of {', '.join(Trouble)}"}
     fields |= {"tried": str(value), "among": names}
     raise PydanticCustomError("trouble", "{what}; expected {expected}", fields)
-
-
-def _codec(value: object) -> str:
-    if not (isinstance(value, str) and CODEC.fullmatch(value)):
-        fields = {"what": f"{value!r:.40} is no codec", "expected": "a codec such as raw, zstd:1 or planes+zstd:1"}
-        raise PydanticCustomError("codec", "{what}; expected {expected}", fields)
-    for stage in value.split("+"):
-        name, *parameters = stage.split(":")
-        try:
-            made = factory("mementum.codecs", name)
-            made(*(parameters or ["4"] if name == "planes" else parameters))  # planes alone takes the element's width
-        except UsageError as error:
-            fields = {"what": error.message, "expected": "a codec that is installed here"}
-            raise PydanticCustomError("codec", "{what}; expected {expected}", fields) from error
-    return value
 
 
 def _whole(value: object) -> object:
@@ -104,7 +90,7 @@ class PerTier(Section):
     ssd: Size | None = None
     """On the disk that the root is on."""
     object_store: Size | None = None
-    """In an object store. There is none yet: it has no effect."""
+    """To tiers that outlive the machine, for saves that are made against its loss."""
 
 
 class Prices(Section):
@@ -113,7 +99,7 @@ class Prices(Section):
     ssd: Annotated[float, Field(strict=True, ge=0)] = 0.0
     """On the disk that the root is on."""
     object_store: Annotated[float, Field(strict=True, ge=0)] = 0.0
-    """In an object store. There is none yet: it has no effect."""
+    """On tiers that outlive the machine."""
 
 
 class Money(Section):
@@ -133,7 +119,7 @@ class Budgets(Section):
     bytes_per_day: PerTier = PerTier()
     """The most that is written in any 24 hours."""
     network: Rate | None = None
-    """Bytes a second to what lies beyond the network. There is no such place yet: it has no effect."""
+    """Bytes a second to each tier that lies beyond the network."""
     memory: Size | None = None
     """Bytes of host memory for snapshots. Null: what is free, and a headroom is left."""
     money: Money | None = None
@@ -308,8 +294,22 @@ class Settings(Section):
     keep_spread: Annotated[int, Field(strict=True, ge=0, le=SPREAD_MAX)] | None = None
     """How many older clean checkpoints stay too, each up to three times as far back as the one after it. Null: 3 where
     keep_last is 10 or more, or null; none where it is less, since there is little room then."""
-    codec: Annotated[str, BeforeValidator(_codec)] = "raw"
-    """Of optimizer state on disk: raw, zstd:1, planes+zstd:1. Weights are always raw."""
+    keep_best: Annotated[int, Field(strict=True, ge=0, le=COUNT_MAX)] | None = None
+    """How many of the best checkpoints by keep_best_of stay too. Null: the best one."""
+    keep_best_of: Name = "loss"
+    """The metric that tells which are the best; `-name` where more is better."""
+    retention_days: Ageing = Ageing()
+    """When levels of old checkpoints are dropped in the root."""
+    tiers: Annotated[tuple[Tier, ...], Field(max_length=TIERS_MAX)] = ()
+    """Further places that get copies of checkpoints, in the background."""
+    catalog: CatalogUrl | None = None
+    """A database that many share: postgresql://… or redis://…. Null: SQLite on a local disk alone."""
+    watermarks: Annotated[Watermarks | None, BeforeValidator(_unless_off), SWITCH] = Watermarks()
+    """`off`: a disk may become full."""
+    scrub: Annotated[Scrub | None, BeforeValidator(_unless_off), SWITCH] = Scrub()
+    """`off`: nothing is read back before somebody asks."""
+    codec: Codec = "raw"
+    """Of optimizer state on disk: raw, zstd:1, planes+zstd:1, delta+planes+zstd:1. Weights are always raw."""
     capture: Literal["overlapped", "blocking"] = "overlapped"
     """Whether the state is copied beside the next step, or before it goes on."""
     verify_capture: Flag = False

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from mementum.config.checking import SWITCHED
 from mementum.config.loading import Configured
 from mementum.config.reading import plain
 from mementum.config.section import Section
@@ -26,10 +27,11 @@ def rendered(configured: Configured) -> str:
 
 
 def plain_settings(settings: Settings) -> dict[str, Any]:
-    """Plain values as a file would have them: policies by their names, amounts with their units."""
+    """Plain values as a file would have them: policies by names, amounts with units, of tiers what was said."""
     values: dict[str, Any] = settings.model_dump(mode="json")
     if settings.policy is not None:
         values["policy"] = [_policy(policy) for policy in settings.policy]
+    values["tiers"] = [tier.model_dump(mode="json", exclude_defaults=True) for tier in settings.tiers]
     return values
 
 
@@ -48,11 +50,11 @@ def _section(values: dict[str, Any], above: tuple[str, ...], configured: Configu
             yield from _section(value, (*above, key), configured)
             continue
         origin = configured.origins.get(path, "default")
-        if path == "policy" and value is not None:
+        if path in ("policy", "tiers") and value:
             yield _commented(f"{indent}{key}:", origin)
-            yield from (f"{indent}  - {_flow(one, outermost=True)}" for one in value)
+            yield from (f"{indent}  - {_flow(one, outermost=path == 'policy')}" for one in value)
         else:
-            off = value is None and path in ("alarms", "vitals", "notices")
+            off = value is None and path in SWITCHED
             yield _commented(f"{indent}{key}: {'off' if off else _flow(value)}", origin)
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import pairwise
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from mementum.records import Entry, Granularity, Health, Verdict, record
+from mementum.decide.ageing import NEVER, Ageing
+from mementum.decide.protection import NOTHING, is_clean, is_exact, needed_by, newest_of_their_kind, unforced
+from mementum.decide.spacing import ages
+from mementum.records import Entry, Verdict, record
 
 TROUBLED_LAST = (
     2  # of states that are not clean: the newest is what a person wants to look at, one more if it is damaged
@@ -13,51 +17,67 @@ TROUBLED_LAST = (
 FURTHER_BACK = (
     3  # times as old as the one after it a spread one may be: with three, a trouble seen late is 5 spans back
 )
+MORE = "-"  # before the name of a metric of which more is better
 
 
 @record
 class Retention:
     """Keep the newest `last` (None: all), and every one whose step is a multiple of `every_steps`. Of older exact clean
-    ones `spread` stay too, each up to three times as far back as the one after it.
+    ones `spread` stay too, each up to three times as far back as the one after it, and of all of them the `best` by the
+    metric `best_of` (`-name`: more is better; of equal ones the newer; what is no finite number does not count).
 
     Exact and inexact ones, clean ones and others are counted apart: however many others there are, as many clean exact
     ones stay. Others older than those go.
 
-    Newest is by sequence number, never by step or time. A checkpoint that is known to be damaged counts for
-    nothing: it neither takes a place nor is deleted, since a person may still want what can be read of it.
+    Levels of what stays go by `ageing`. Newest is by sequence number, never by step or time. A checkpoint that is known
+    to be damaged counts for nothing: it neither takes a place nor is deleted, since a person may still want what can be
+    read of it.
     """
 
     last: int | None
     every_steps: int | None = None
     spread: int = 0
+    best: int = 0
+    best_of: str = "loss"
+    ageing: Ageing = NEVER
 
 
-def retain(entries: Sequence[Entry], retention: Retention) -> tuple[Verdict, ...]:
+def retain(
+    entries: Sequence[Entry], retention: Retention, *, waiting: Mapping[str, str] = NOTHING
+) -> tuple[Verdict, ...]:
     """A verdict on each entry, newest first.
 
-    Whatever else is asked, these stay: what is pinned or damaged, and of the whole exact ones the newest, the newest
-    clean one, and the newest of all and of the clean ones of which every byte was read and found whole."""
+    Whatever else is asked, what `protection.protected` names stays, and so does every one whose files one that stays
+    needs. `waiting`: reasons by id, of those that somebody is not through with."""
     newest_first = sorted(entries, key=lambda entry: entry.order, reverse=True)
     whole = [entry for entry in newest_first if entry.damaged is None]
-    needed = {**_spread(whole, retention), **_never_removed(whole)}
+    needed = {**_best(whole, retention), **_spread(whole, retention), **newest_of_their_kind(whole)}
     ranks: dict[tuple[bool, bool], int] = {}
     verdicts: list[Verdict] = []
     for entry in newest_first:
-        if entry.damaged is not None:
-            verdicts.append(_keep(entry, f"damaged ({entry.damaged}): left for a person"))
+        forced = unforced(entry, waiting)
+        if entry.damaged is None:
+            kind = (is_exact(entry), is_clean(entry))
+            ranks[kind] = ranks.get(kind, 0) + 1
+        if forced is not None:
+            verdicts.append(_keep(entry, forced))
             continue
-        kind = (_is_exact(entry), _is_clean(entry))
-        ranks[kind] = ranks.get(kind, 0) + 1
         # Others stand behind the clean exact ones that are newer, not only behind those of their kind.
         newer_clean = ranks.get((True, True), 0)
         verdicts.append(_judge(entry, ranks[kind], newer_clean, retention, needed.get(entry.manifest.id)))
-    return tuple(verdicts)
+    return _with_needed(verdicts, newest_first)
+
+
+def _with_needed(verdicts: Sequence[Verdict], entries: Sequence[Entry]) -> tuple[Verdict, ...]:
+    held = needed_by(entries, {verdict.id for verdict in verdicts if verdict.keep})
+    return tuple(
+        verdict if verdict.keep or verdict.id not in held else replace(verdict, keep=True, reason=held[verdict.id])
+        for verdict in verdicts
+    )
 
 
 def _judge(entry: Entry, rank: int, newer_clean: int, retention: Retention, needed: str | None) -> Verdict:
-    step, clean = entry.manifest.step, _is_clean(entry)
-    if entry.pinned is not None:
-        return _keep(entry, f"pinned: {entry.pinned}")
+    step, clean = entry.manifest.step, is_clean(entry)
     if retention.last is None:
         return _keep(entry, "everything is kept")
     last = max(retention.last, 1)
@@ -77,20 +97,24 @@ def _troubled(place: str, entry: Entry) -> str:
     return f"{entry.health.value}, and {place} the newest {TROUBLED_LAST} that are not clean"
 
 
-def _never_removed(whole: Sequence[Entry]) -> dict[str, str]:
-    """Reasons by id, of whole ones, newest first."""
-    exact = [entry for entry in whole if _is_exact(entry)]
-    clean = [entry for entry in exact if _is_clean(entry)]
-    found: dict[str, str] = {}
-    for some, reason in (
-        (exact, "the newest full one"),
-        (clean, "the newest full one that is clean"),
-        ([entry for entry in exact if entry.verified is not None], "the newest full one that was verified"),
-        ([entry for entry in clean if entry.verified is not None], "the newest clean full one that was verified"),
-    ):
-        if some:
-            found.setdefault(some[0].manifest.id, reason)
-    return found
+def _best(whole: Sequence[Entry], retention: Retention) -> dict[str, str]:
+    """Of the clean exact ones, which are given newest first: by an accident a run that goes wrong may look better than
+    it is."""
+    name = retention.best_of.removeprefix(MORE)
+    sign = -1 if retention.best_of.startswith(MORE) else 1
+    clean = [entry for entry in whole if is_exact(entry) and is_clean(entry)]
+    valued = [(value, entry) for entry in clean if (value := value_of(entry, name)) is not None]
+    valued.sort(key=lambda pair: sign * pair[0])  # stable: of equal ones the newer comes first
+    which = "the best" if retention.best == 1 else f"one of the best {retention.best}"
+    return {entry.manifest.id: f"{which} by {name}: {value:.6g}" for value, entry in valued[: retention.best]}
+
+
+def value_of(entry: Entry, metric: str) -> float | None:
+    """What is known of a metric by now, if it is a finite number."""
+    value: object = entry.metrics.get(metric)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return value
 
 
 def _spread(whole: Sequence[Entry], retention: Retention) -> dict[str, str]:
@@ -100,36 +124,20 @@ def _spread(whole: Sequence[Entry], retention: Retention) -> dict[str, str]:
     While a run goes on, all of them get older by as much, so that the ratios between neighbours fall: what is kept is
     within reach of the one after it for ever, until those behind it can do without it or `spread` younger ones stand
     before it. That nothing is looked at but what there is now makes judging twice the same as judging once."""
-    clean = [entry for entry in whole if _is_exact(entry) and _is_clean(entry)]
+    clean = [entry for entry in whole if is_exact(entry) and is_clean(entry)]
     if retention.last is None or not retention.spread or len(clean) <= max(retention.last, 1):
         return {}
-    ages = _ages(clean)
+    back = ages(clean)
     at = max(retention.last, 1) - 1
     found: dict[str, str] = {}
     while len(found) < retention.spread and at + 1 < len(clean):
-        reach = FURTHER_BACK * max(ages[at], 1)
+        reach = FURTHER_BACK * max(back[at], 1)
         beyond = range(at + 1, len(clean))
-        at = max((number for number in beyond if ages[number] <= reach), default=at + 1)
-        reason = f"{ages[at]} steps back: of older clean ones {retention.spread} stay, each further back than the last"
+        at = max((number for number in beyond if back[number] <= reach), default=at + 1)
+        reason = f"{back[at]} steps back: of older clean ones {retention.spread} stay, each further back than the last"
         found[clean[at].manifest.id] = reason
     return found
 
 
-def _ages(newest_first: Sequence[Entry]) -> list[int]:
-    """How many steps ago each was saved. Where a run went back to an earlier step, that itself took none."""
-    ages = [0]
-    for newer, older in pairwise(newest_first):
-        ages.append(ages[-1] + max(newer.manifest.step - older.manifest.step, 0))
-    return ages
-
-
 def _keep(entry: Entry, reason: str) -> Verdict:
     return Verdict(id=entry.manifest.id, keep=True, reason=reason)
-
-
-def _is_exact(entry: Entry) -> bool:
-    return entry.manifest.granularity is Granularity.FULL
-
-
-def _is_clean(entry: Entry) -> bool:
-    return entry.health is Health.CLEAN

@@ -10,13 +10,13 @@ from mementum.exchange import context_page, to_dcp, to_hf, to_torch
 from mementum.exchange.folder import NewFolder, free_place, new_folder
 from mementum.exchange.trees import module_state, named_state, optimizer_state, why_not_plain
 from mementum.execute.plan import frozen_name, weights_name
-from mementum.format import blocks
+from mementum.format.levels import standard_name
 from mementum.format.weights import CODES
 from mementum.live.modules import EXTRA_STATE
 from mementum.live.tree import join, stored
 from mementum.records import Buffer, Damage, DataFile, Entry, Manifest, record
 from mementum.recover.load import Loaded, load
-from mementum.recover.verify import Proved, examine, read_manifest
+from mementum.recover.verify import Proved, examine, raw_blocks, read_manifest
 from mementum.storage.disk import Disk, PosixDisk
 from mementum.storage.store import Store
 
@@ -108,9 +108,9 @@ def _put_weights(new: NewFolder, source: Source, form: str, config: str | None) 
     new.put(context_page.NAME, [context_page.render(source.manifest, proved.context)])
     for name in names:
         files = _files_of(proved, name, source)
-        called = to_hf.shards(files) if form == "hf" else {file.name: file.name for file in files}
+        called = to_hf.shards(files) if form == "hf" else {file.name: standard_name(file.name) for file in files}
         for file in files:
-            new.put(called[file.name], _proved_bytes(file, source))
+            new.put(called[file.name], _proved_bytes(file, source, proved.index.bases))
         if len(files) > 1 and form == "hf":
             new.put(to_hf.SHARDS, [to_hf.render_shards(proved.index, called)])
         notes += _remarks(proved, name)
@@ -119,14 +119,11 @@ def _put_weights(new: NewFolder, source: Source, form: str, config: str | None) 
     return Made(notes=tuple(notes))
 
 
-def _proved_bytes(file: DataFile, source: Source) -> Iterator[Buffer]:
-    key = f"{source.folder}/{file.name}"
-    for block in file.blocks:
-        data = source.store.get(key, block.offset, block.size)
-        wrong = blocks.damage(block, data)
-        if wrong is not None:
-            raise _damaged(source, [Damage(key=key, what=wrong)])
-        yield data
+def _proved_bytes(file: DataFile, source: Source, bases: Sequence[DataFile]) -> Iterator[Buffer]:
+    for found in raw_blocks(source.store, source.folder, file, bases):
+        if isinstance(found, Damage):
+            raise _damaged(source, [found])
+        yield found
 
 
 def _files_of(proved: Proved, model: str, source: Source) -> tuple[DataFile, ...]:
@@ -134,7 +131,7 @@ def _files_of(proved: Proved, model: str, source: Source) -> tuple[DataFile, ...
     wanted = {weights_name(model)}
     if f"{model}.frozen" not in proved.context["components"]:  # else that name is the other model's
         wanted.add(frozen_name(model))
-    files = tuple(file for file in proved.index.files if file.name in wanted)
+    files = tuple(file for file in proved.index.files if standard_name(file.name) in wanted)
     if not files:
         key = f"{source.folder}/{weights_name(model)}"
         raise _damaged(source, [Damage(key=key, what="the index names no such file")])

@@ -15,6 +15,7 @@ from mementum.functional import Wanted, save_components
 from mementum.opening import TASK_MAX, root_folder
 from mementum.records import Granularity, record
 from mementum.storage.disk import PosixDisk
+from mementum.storage.local import LocalStore
 
 FORMS = "a file of torch.save, a .safetensors file, a Lightning .ckpt, or a checkpoint folder of transformers"
 DCP = ".metadata"  # what tells a folder of torch.distributed.checkpoint
@@ -100,7 +101,7 @@ def _existing(source: str) -> Path:
 def _why_no_folder(path: Path) -> str:
     if (path / DCP).is_file():
         return ": the metadata of torch.distributed.checkpoint is a pickle; make a file of torch.save of it first"
-    if any(tasks.tasks(PosixDisk(), str(path))):
+    if any(tasks.tasks(LocalStore(PosixDisk(), str(path)))):
         return ": it is a root of mementum already"
     return ""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 
+from mementum.errors import StoreError
 from mementum.format import generations
 from mementum.format import manifest as manifests
 from mementum.records import Manifest
@@ -19,6 +20,20 @@ def new_id(now_s: float) -> str:
 
 def _base32(number: int, width: int) -> str:
     return "".join(ALPHABET[number >> 5 * place & 31] for place in reversed(range(width)))
+
+
+def require_owners(manifest: Manifest, store: Store) -> None:
+    """StoreError if a checkpoint whose files this one names is gone, or on its way out. Who removes one takes its
+    manifest away, and then looks for manifests that name its files; who names them puts his own, and then looks for
+    that manifest: one of the two sees it."""
+    for folder in dict.fromkeys(file.folder for file in manifest.files if file.folder is not None):
+        if not generations.newest(stat.key for stat in store.list(f"{folder}/meta")):
+            raise StoreError(
+                folder,
+                f"the checkpoint in {folder}, whose files it needs, was removed",
+                kept="all other checkpoints",
+                next_command="nothing: the next save does without it",
+            )
 
 
 def commit(manifest: Manifest, store: Store, folder: str) -> Manifest:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from typing import Protocol
 
 from mementum.errors import UnknownFormat
 from mementum.format import blocks
+from mementum.format.codec import for_width, is_delta
 from mementum.records import Block, Buffer, DataFile, StoredTensor
 from mementum.storage.store import Store
 
@@ -22,15 +26,33 @@ class GaveUp(Exception):
         self.reason = reason
 
 
+class Base(Protocol):
+    """A file of the same raw stream's layout, that blocks may be coded against."""
+
+    key: str
+
+    def raw(self, number: int) -> Buffer:
+        """The raw bytes of a block. UnknownFormat if it is damaged."""
+        ...
+
+
 def is_raw(file: DataFile) -> bool:
     """Whether it landed raw. One in which only some blocks are was compressed, and those did not shrink."""
     return bool(file.size) and all(block.codec == "raw" for block in file.blocks)
 
 
 def compress(
-    file: DataFile, tensors: Sequence[StoredTensor], *, store: Store, folder: str, name: str, codec: str, pause: Pause
+    file: DataFile,
+    tensors: Sequence[StoredTensor],
+    *,
+    store: Store,
+    folder: str,
+    name: str,
+    codec: str,
+    pause: Pause,
+    base: Base | None = None,
 ) -> DataFile:
-    """Write `file`, which is raw, anew under `name`. `tensors` are those in it.
+    """Write `file`, which is raw, anew under `name`, against `base` if the codec has a delta. `tensors`: those in it.
 
     GaveUp if it does not become smaller, or if `pause` has a reason; UnknownFormat if a block is not what was written.
     """
@@ -39,7 +61,7 @@ def compress(
 
     def chunks() -> Iterator[Buffer]:
         offset = 0
-        for old in file.blocks:
+        for number, old in enumerate(file.blocks):
             reason = pause()
             if reason is not None:
                 raise GaveUp(reason)
@@ -47,44 +69,49 @@ def compress(
             wrong = blocks.damage(old, stored)
             if wrong is not None:
                 raise UnknownFormat(f"{folder}/{file.name}: {wrong}")
-            whole = blocks.Stretch(offset=0, size=old.size, width=widths.of_next(old))
-            for block, data in blocks.encode(stored, (whole,), codec):
-                blocks.decode(block, data)  # raises where it does not give back what was encoded
-                made.append(replace(block, offset=offset))
-                offset += block.size
-                yield data
+            counted = None if base is None else base.raw(number)
+            block, data = blocks.encode_block(
+                stored, for_width(codec, widths.of_next(old)), offset=offset, base=counted
+            )
+            blocks.decode(block, data, counted)  # raises where it does not give back what was encoded
+            made.append(block)
+            offset += block.size
+            yield data
         if offset > blocks.NOT_WORTH * file.size:  # told inside of the put, so that nothing is made durable for it
             raise GaveUp(f"{codec} makes {file.name} no smaller")
 
     stat = store.put(f"{folder}/{name}", chunks())
-    return DataFile(name=name, size=stat.size, blocks=tuple(made))
+    counts = base is not None and any(is_delta(block.codec) for block in made)
+    return DataFile(
+        name=name, size=stat.size, blocks=tuple(made), base=base.key if base is not None and counts else None
+    )
 
 
 class Widths:
-    """The width in bytes of the numbers in a file's blocks, asked for one block after the other."""
+    """The width in bytes of the numbers in a file's blocks."""
 
     def __init__(self, tensors: Sequence[StoredTensor]) -> None:
         self._tensors = sorted((tensor for tensor in tensors if tensor.size), key=lambda tensor: tensor.offset)
-        self._next = 0
+        self._starts = [tensor.offset for tensor in self._tensors]
         self._place = 0  # in the raw stream
 
     def of_next(self, block: Block) -> int:
-        """That of the first tensor in the block: no block of ours holds numbers of two widths."""
-        place, self._place = self._place, self._place + block.raw_size
-        while self._next < len(self._tensors) and _end(self._tensors[self._next]) <= place:
-            self._next += 1
-        if self._next == len(self._tensors) or self._tensors[self._next].offset > place:
-            return 1
-        tensor = self._tensors[self._next]
-        return tensor.size // max(1, _elements(tensor.shape))
+        """That of the block after the one that was asked for last."""
+        begin, self._place = self._place, self._place + block.raw_size
+        return self._of(begin, self._place)
 
+    def of_all(self, file: DataFile) -> tuple[int, ...]:
+        """Those of a file's blocks."""
+        ends = itertools.accumulate(block.raw_size for block in file.blocks)
+        return tuple(self._of(end - block.raw_size, end) for end, block in zip(ends, file.blocks, strict=True))
 
-def _end(tensor: StoredTensor) -> int:
-    return tensor.offset + tensor.size
-
-
-def _elements(shape: tuple[int, ...]) -> int:
-    count = 1
-    for extent in shape:
-        count *= extent
-    return count
+    def _of(self, begin: int, end: int) -> int:
+        """That of most bytes between them: blocks of optimizers hold numbers of one width, those of weights may not."""
+        bytes_of: dict[int, int] = {}
+        for number in range(max(0, bisect_right(self._starts, begin) - 1), bisect_left(self._starts, end)):
+            tensor = self._tensors[number]
+            width = tensor.size // max(1, math.prod(tensor.shape))
+            inside = min(end, tensor.offset + tensor.size) - max(begin, tensor.offset)
+            if inside > 0:
+                bytes_of[width] = bytes_of.get(width, 0) + inside
+        return max((inside, width) for width, inside in bytes_of.items())[1] if bytes_of else 1

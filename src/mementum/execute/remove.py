@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from mementum.errors import CheckpointError, MementumError
+from mementum.errors import CheckpointError, KeyMissing, MementumError, NotReadableHere
 from mementum.format import generations, index
 from mementum.format import manifest as manifests
 from mementum.records import Manifest
@@ -14,7 +14,9 @@ from mementum.storage.store import Home, Store
 # What we write into a checkpoint's folder whatever the training is made of. Its files of weights have the names of the
 # models besides, which only an index or a manifest can tell from a file that somebody put there.
 OURS = re.compile(rf"model(\.frozen)?\.safetensors|context-\d{{5}}\.json|{generations.REWRITTEN.pattern}")
+MARK = "placing-"  # begins the name of what says whose half copy lies in a folder
 WEIGHTS, FROZEN = ".safetensors", ".frozen.safetensors"
+WEIGHTS_LEVEL = 0
 INDEX = re.compile(rf"index-\d{{5}}{generations.SUFFIX}\.json")
 FOLDER = re.compile(r"step_\d{10,}(-\d+)?")
 
@@ -29,13 +31,13 @@ def refusal(manifest: Manifest, store: Store, folder: str) -> str | None:
     return None
 
 
-def remove(manifest: Manifest, store: Store, folder: str) -> str | None:
-    """Manifests, the lower generations first, then the rest: whatever line we die on, nothing that is listed lacks a
-    part. Why nothing was removed, or None.
+def unlist(manifest: Manifest, store: Store, folder: str) -> tuple[str, ...] | str:
+    """Take its manifests away, the lower generations first: from here on it does not exist. The names of its own files,
+    which `drop` takes next, or why nothing was done.
 
     Where no manifest is left, what lies in the folder may be a save of a later attempt, and is a sweep's to judge."""
     names = _standing(store, folder)
-    named = dict.fromkeys(file.name for file in manifest.files)
+    named = dict.fromkeys(file.name for file in manifest.files if file.folder is None)
     for name in names:
         for part in _files(store, f"{folder}/{name}"):
             named.setdefault(part)
@@ -43,22 +45,34 @@ def remove(manifest: Manifest, store: Store, folder: str) -> str | None:
         if not manifests.has_id(store.get(f"{folder}/{name}", 0, manifests.HEAD), manifest.id):
             return f"{folder}/{name} is not the manifest of {manifest.id}"
         store.delete(f"{folder}/{name}")
-    if names:
-        # The index after what it names: while a file of weights is there, a sweep can tell that it is ours.
-        for part in sorted(named, key=lambda part: part.endswith(".json")):
+    return tuple(named) if names else ()
+
+
+def drop(store: Store, folder: str, parts: Sequence[str], spared: Collection[str]) -> None:
+    """Delete the files of a checkpoint that has no manifest any more, but for the keys in `spared`."""
+    for part in sorted(parts, key=_turn):
+        if f"{folder}/{part}" not in spared:
             store.delete(f"{folder}/{part}")
-    return None
+
+
+def needed_elsewhere(store: Store) -> frozenset[str] | None:
+    """Keys of files that checkpoints of other folders name as theirs: bases of deltas, frozen weights. None where a
+    newer mementum wrote a manifest: what that names cannot be known.
+
+    Of a manifest that names nothing of the kind its first bytes are read, which say so."""
+    return _needed(store, _folders(store))
 
 
 def orphans(store: Home) -> tuple[str, ...]:
     """Keys of parts in folders without a manifest: what saves and removals that were killed left behind.
 
+    A half copy from a tier has a mark, and is left to who knows whether it is wanted.
     A manifest that somebody made a link or a folder is no object, and its parts are no orphans: we never leave that.
     Only the holder of the task may delete them: to anybody else a save in progress looks the same."""
     found: list[str] = []
     every = _folders(store)
     for folder, names in every.items():
-        if any(_looks_like_a_manifest(name) for name in names):
+        if any(_looks_like_a_manifest(name) or name.startswith(MARK) for name in names):
             continue
         if any(store.taken(f"{folder}/{name}") for name in generations.possible(names)):
             continue
@@ -66,7 +80,7 @@ def orphans(store: Home) -> tuple[str, ...]:
         if any(name.endswith(WEIGHTS) for name in names if name not in ours):
             ours |= _known(store, every, folder)
         found += (f"{folder}/{name}" for name in names if name in ours)
-    return tuple(found)
+    return _unneeded(store, every, found)
 
 
 def clear(store: Store, keys: Sequence[str]) -> None:
@@ -83,12 +97,13 @@ def outdated(store: Home) -> tuple[str, ...]:
     """Keys of what a settling that was killed left beside the manifest that holds: lower generations of it, and parts
     that came with a generation and that it does not name. Where anything cannot be read, nothing is."""
     found: list[str] = []
-    for folder, names in _folders(store).items():
+    every = _folders(store)
+    for folder, names in every.items():
         lower, parts = generations.standing(names), [name for name in names if generations.REWRITTEN.fullmatch(name)]
         originals = {generations.part_name(name, 1) for name in parts}
         if lower and (len(lower) > 1 or len(originals) < len(parts)):  # else there is nothing beside what it names
-            found += (f"{folder}/{name}" for name in _outdated(store, folder, lower, parts))
-    return tuple(found)
+            found += (f"{folder}/{name}" for name in _outdated(store, every, folder, lower, parts))
+    return _unneeded(store, every, found)
 
 
 def clear_outdated(store: Store, keys: Sequence[str]) -> None:
@@ -98,7 +113,7 @@ def clear_outdated(store: Store, keys: Sequence[str]) -> None:
         present = _standing(store, folder)
         highest = max(generations.generation_of(name) or 1 for name in (*present, manifests.NAME))
         store.delete(f"{folder}/{generations.manifest_name(highest + 1)}")
-    for key in sorted(keys, key=lambda key: generations.generation_of(key.partition("/")[2]) is None):
+    for key in sorted(keys, key=lambda key: _turn(key.partition("/")[2])):
         store.delete(key)
 
 
@@ -110,7 +125,9 @@ def discard(store: Store, folder: str) -> None:
         store.delete(stat.key)
 
 
-def _outdated(store: Store, folder: str, standing: Sequence[str], parts: Sequence[str]) -> Iterator[str]:
+def _outdated(
+    store: Store, every: Mapping[str, Sequence[str]], folder: str, standing: Sequence[str], parts: Sequence[str]
+) -> Iterator[str]:
     try:
         key = f"{folder}/{standing[-1]}"
         holds = generations.parse(store.get(key, 0, manifests.READ_MAX), key)
@@ -119,10 +136,13 @@ def _outdated(store: Store, folder: str, standing: Sequence[str], parts: Sequenc
     except MementumError:
         return
     yield from standing[:-1]
-    named = {file.name for file in holds.files}
+    named = {file.name for file in holds.files if file.folder is None}
     for name in parts:  # one generation above is what a settling had begun; a higher one is not our doing
         if name not in named and generations.brought_by(name) <= holds.generation + 1:
             yield name
+    if WEIGHTS_LEVEL not in holds.levels:  # their names are those of the models: an index that is still there has them
+        known = _known(store, every, folder)
+        yield from (name for name in every[folder] if name.endswith(WEIGHTS) and name in known - named)
 
 
 def _standing(store: Store, folder: str) -> tuple[str, ...]:
@@ -133,7 +153,8 @@ def _standing(store: Store, folder: str) -> tuple[str, ...]:
 def _files(store: Store, key: str) -> tuple[str, ...]:
     """What a manifest names; nothing where it cannot be read."""
     try:
-        return tuple(file.name for file in generations.parse(store.get(key, 0, manifests.READ_MAX), key).files)
+        named = generations.parse(store.get(key, 0, manifests.READ_MAX), key).files
+        return tuple(file.name for file in named if file.folder is None)
     except CheckpointError:
         return ()
 
@@ -152,6 +173,35 @@ def _known(store: Store, every: Mapping[str, Sequence[str]], folder: str) -> set
             known.update(_files(store, f"{other}/{name}"))
     weights = {name for name in known if name.endswith(WEIGHTS)}
     return weights | {name.removesuffix(WEIGHTS) + FROZEN for name in weights}
+
+
+def _unneeded(store: Store, every: Mapping[str, Sequence[str]], found: Sequence[str]) -> tuple[str, ...]:
+    """Those of the keys that no checkpoint of another folder names as its own."""
+    needed = _needed(store, every) if found else frozenset[str]()
+    return () if needed is None else tuple(key for key in found if key not in needed)
+
+
+def _needed(store: Store, every: Mapping[str, Sequence[str]]) -> frozenset[str] | None:
+    needed: set[str] = set()
+    for folder, names in every.items():
+        for name in generations.standing(names):
+            key = f"{folder}/{name}"
+            try:
+                if manifests.is_plain(store.get(key, 0, manifests.HEAD)):
+                    continue
+                named = generations.parse(store.get(key, 0, manifests.READ_MAX), key).files
+            except NotReadableHere:
+                return None
+            except (CheckpointError, KeyMissing):
+                continue
+            needed.update(generations.key_of(folder, file) for file in named if file.folder is not None)
+    return frozenset(needed)
+
+
+def _turn(name: str) -> int:
+    """In which order files of one checkpoint are deleted. The index after what it names: while a file of weights is
+    there, a sweep can tell by it that it is ours."""
+    return 0 if generations.generation_of(name) is not None else 2 if INDEX.fullmatch(name) else 1
 
 
 def _looks_like_a_manifest(name: str) -> bool:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from blake3 import blake3
 
 from mementum.errors import CheckpointError, UnknownFormat
-from mementum.format.fields import FORMAT, INTEGER_MAX, Fields, read_json, require_known
+from mementum.format.fields import INTEGER_MAX, PLAIN, Fields, read_json, require_known
 from mementum.records import record
 
 PAGE = 4096  # what direct I/O asks of addresses and offsets, if it asks for the most
@@ -80,7 +80,7 @@ def render_tail(stamp: Stamp) -> bytes:
 def render_page(stamp: Stamp, tail: bytes) -> bytes:
     """The flag page, its flag not yet set."""
     fields = {
-        "format": FORMAT,
+        "format": PLAIN,
         "id": stamp.id,
         "seq": stamp.seq,
         "attempt": stamp.attempt,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
 from mementum.errors import KeyMissing, MementumError
@@ -11,8 +12,9 @@ from mementum.execute.head import Still
 from mementum.execute.plan import FROZEN, RAW
 from mementum.execute.snapshot import Image
 from mementum.format.blocks import Raw
+from mementum.format.generations import key_of
 from mementum.records import DataFile, Index
-from mementum.storage.store import Home
+from mementum.storage.store import Home, Store
 
 CHANGES_MAX = 2  # saves in a row that find a file of frozen tensors changed; then these count as moving
 
@@ -39,11 +41,23 @@ class Unsteady(MementumError):
         )
 
 
+def owned(still: Still) -> Still:
+    """The same, told of the checkpoint whose file it is: a reference to it never names another one that refers."""
+    if still.file.folder is None:
+        return still
+    return replace(still, folder=still.file.folder, file=replace(still.file, folder=None))
+
+
+def _is_there(still: Still, store: Store) -> bool:
+    key = key_of(still.folder, still.file)
+    return any(stat.key == key and stat.size == still.file.size for stat in store.list(key))
+
+
 class Stills:
     """The newest durable file of frozen tensors of each name."""
 
     def __init__(self) -> None:
-        self.linked = 0  # bytes of the last save that were durable already
+        self.linked = 0  # bytes of the last save's own files that were durable already
         self._known: dict[str, Still] = {}
         self._written: dict[str, Still] = {}
         self._changes: dict[str, int] = {}
@@ -53,7 +67,7 @@ class Stills:
     def know(self, stills: Mapping[str, Still]) -> None:
         """What is durable, from elsewhere."""
         with self._lock:
-            self._known |= stills
+            self._known |= {name: owned(still) for name, still in stills.items()}
 
     def wrote(self, folder: str, index: Index) -> None:
         """What a checkpoint will have made durable, once it is committed."""
@@ -61,7 +75,7 @@ class Stills:
         for file in index.files:
             if file.name.endswith(FROZEN):
                 tensors = tuple(tensor for tensor in index.tensors if tensor.file == file.name)
-                self._written[file.name] = Still(folder=folder, file=file, tensors=tensors)
+                self._written[file.name] = owned(Still(folder=folder, file=file, tensors=tensors))
 
     def committed(self) -> None:
         """It is."""
@@ -90,14 +104,15 @@ class Stills:
         return found
 
     def link(self, images: Sequence[Image], store: Home, folder: str) -> dict[str, DataFile]:
-        """Give every durable file of frozen tensors a name in `folder` too; those that need not be written, by name."""
+        """Give every durable file of frozen tensors a name in `folder` too, or where there are no hard links name the
+        folder that has it; those that need not be written, by name."""
         self.linked = 0
         found = {image.layout.name: self._link(image, store, folder) for image in images if image.steady}
         return {name: file for name, file in found.items() if file is not None}
 
     def _link(self, image: Image, store: Home, folder: str) -> DataFile | None:
-        """Give the durable file a name in `folder` too, if the tensors are still what it holds. None if it must be
-        written: that is so at the first time, when they have changed, and where there are no hard links."""
+        """The durable file, if the tensors are still what it holds. None if it must be written: that is so at the first
+        time, and when they have changed."""
         name = image.layout.name
         still = self._same(image)
         if still is None:
@@ -107,10 +122,13 @@ class Stills:
         if still.folder == folder:
             return None
         try:
-            if not store.link(f"{still.folder}/{name}", f"{folder}/{name}"):
-                return None
+            linked = store.link(f"{still.folder}/{name}", f"{folder}/{name}")
         except KeyMissing:  # the checkpoint that had it was removed, by hand
             return None
+        if not linked and not _is_there(still, store):
+            return None
+        if not linked:
+            return replace(still.file, folder=still.folder)
         self.linked += still.file.size
         return still.file
 

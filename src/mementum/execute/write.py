@@ -9,7 +9,6 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 
 from mementum.errors import StoreError
 from mementum.execute.beside import Beside
-from mementum.execute.pace import Pace
 from mementum.execute.plan import RAW
 from mementum.execute.snapshot import Image, Snapshot
 from mementum.execute.stills import Stills
@@ -17,6 +16,7 @@ from mementum.format import context, index
 from mementum.format.blocks import encode
 from mementum.format.manifest import digest
 from mementum.records import Block, Buffer, DataFile, Index, StoredFile
+from mementum.storage.pace import Pace
 from mementum.storage.store import Home, Store
 
 LARGE = 32 << 20  # bytes of a file: below it, threads gain less than a slow fsync takes away again
@@ -62,7 +62,7 @@ def write_parts(
     stills.wrote(folder, proved)
     proof = index.render(proved)
     return (
-        *(StoredFile(name=file.name, size=file.size) for file in data),
+        *(StoredFile(name=file.name, size=file.size, folder=file.folder) for file in data),
         _write_small(index.name(rank), proof, store, folder),
         _write_small(context.name(rank), snapshot.context(), store, folder),
     )

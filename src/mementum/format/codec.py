@@ -1,7 +1,8 @@
 """Codecs: bytes to bytes, each with a spec string that says all that decoding needs.
 
 A spec is one or more stages joined by `+`, applied from left to right when encoding: `raw`, `zstd:1`,
-`planes:4+zstd:1`. Only the last stage may change the size, so that the raw size alone bounds every decode.
+`planes:4+zstd:1`. Only the last stage may change the size, so that the raw size alone bounds every decode. In front of
+them `delta:4` may stand: that stage needs the bytes of a base too, and is the blocks' affair.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from mementum.plugins import factory
 from mementum.records import Buffer
 
 CHEAP_LEVEL = 3  # above it zstd spends many times the CPU for a few percent on optimizer state
+DELTA = "delta"
+DELTA_WIDTHS = ("1", "2", "4", "8")  # bytes of the integers that are subtracted
+DELTA_WIDTH_MAX = 8  # complex numbers of 16 bytes are two of 8
 MAX_STAGES = 4  # more stages than this is a typing error, or an attack on the reader
 SPECS_MAX = 64  # codecs kept once made: looking for plugins takes milliseconds, and every block of a file asks anew
 
@@ -116,9 +120,32 @@ def parse(spec: str) -> Codec:
     return stages[0] if len(stages) == 1 else Chain(stages)
 
 
+def is_delta(spec: str) -> bool:
+    """Whether decoding needs a base."""
+    return spec.partition("+")[0].partition(":")[0] == DELTA
+
+
+def split(spec: str) -> tuple[int | None, str]:
+    """The width of the numbers whose differences from a base the rest codes, or None; and the rest. UsageError says
+    what is wrong with the spec."""
+    if not is_delta(spec):
+        return None, spec
+    first, _, rest = spec.partition("+")
+    _, *parameters = first.split(":")
+    if len(parameters) != 1 or parameters[0] not in DELTA_WIDTHS:
+        raise UsageError(f"codec {first!r}: delta takes one of the widths {', '.join(DELTA_WIDTHS)}")
+    return int(parameters[0]), rest or "raw"
+
+
+def without_delta(spec: str) -> str:
+    """The same codec for what has no base."""
+    return (spec.partition("+")[2] or "raw") if is_delta(spec) else spec
+
+
 def for_width(spec: str, width: int) -> str:
-    """`planes` without a number takes the element's width in bytes; a width of 1 needs no planes."""
-    words = [f"planes:{width}" if word == "planes" else word for word in spec.split("+")]
+    """`planes` and `delta` without a number take the element's width in bytes; a width of 1 needs no planes."""
+    own = {"planes": f"planes:{width}", DELTA: f"{DELTA}:{min(width, DELTA_WIDTH_MAX)}"}
+    words = [own.get(word, word) for word in spec.split("+")]
     kept = [word for word in words if word != "planes:1"]
     return "+".join(kept) if kept else "raw"
 
@@ -127,7 +154,8 @@ def check(spec: str) -> str:
     """`spec` itself if it can be used; warns, with a cost measured here, where a level is needlessly high."""
     if not isinstance(spec, str):
         raise UsageError(f"a codec is a text such as planes+zstd:1, got {spec!r}")
-    parse(for_width(spec, 4))
+    split(for_width(spec, 4))
+    parse(for_width(without_delta(spec), 4))
     for word in spec.split("+"):
         name, _, parameter = word.partition(":")
         level = int(parameter or CHEAP_LEVEL) if name == "zstd" else 0

@@ -7,7 +7,7 @@ from typing import Any
 
 from mementum.errors import NewerFormat, UnknownFormat
 from mementum.format import typed_json
-from mementum.format.fields import FORMAT
+from mementum.format.fields import FORMAT, PLAIN
 
 
 def name(rank: int) -> str:
@@ -16,7 +16,7 @@ def name(rank: int) -> str:
 
 def render(context: Mapping[str, Any]) -> bytes:
     """`context` as bytes. UnsupportedState names the value that has no typed form."""
-    return typed_json.dumps({"format": FORMAT, **context})
+    return typed_json.dumps({"format": PLAIN, **context})
 
 
 def parse(data: bytes | memoryview, what: str) -> dict[str, Any]:

@@ -8,7 +8,8 @@ from typing import Any, NoReturn, TypeGuard
 
 from mementum.errors import NewerFormat, UnknownFormat
 
-FORMAT = 1  # of manifests, indexes and contexts; a reader refuses what is newer than itself
+FORMAT = 2  # the newest that is read, of manifests, indexes and contexts; a reader refuses what is newer than itself
+PLAIN = 1  # what a file is that has nothing of a newer one: versions that know no other go on reading it
 INTEGER_MAX = 1 << 62  # no size, offset or count of ours comes near it
 
 

@@ -11,13 +11,21 @@ from collections.abc import Iterable
 
 from mementum.errors import UnknownFormat
 from mementum.format import manifest as manifests
-from mementum.records import Manifest
+from mementum.records import DataFile, Manifest, StoredFile
 
 GENERATION_MAX = 9999  # four digits, so that a name is never mixed up with that of a rank, which has five
 SUFFIX = r"(?:-([2-9]|[1-9]\d{1,3}))?"
 MANIFEST = re.compile(rf"meta{SUFFIX}\.json")
 PART = re.compile(rf"(.+?){SUFFIX}(\.[a-z]+)")
-REWRITTEN = re.compile(rf"(optimizer(?:-\d{{5}})?{SUFFIX}\.blocks|index-\d{{5}}{SUFFIX}\.json)")
+SMALL = r"(?:index|context)-\d{5}"  # files of one rank
+REWRITTEN = re.compile(rf"(optimizer(?:-\d{{5}})?{SUFFIX}\.blocks|{SMALL}{SUFFIX}\.json)")
+
+
+def key_of(folder: str, file: StoredFile | DataFile | str) -> str:
+    """Where a file lies that the checkpoint in `folder` names: there, or with the checkpoint whose file it is."""
+    if isinstance(file, str):
+        return f"{folder}/{file}"
+    return f"{folder if file.folder is None else file.folder}/{file.name}"
 
 
 def manifest_name(generation: int) -> str:

@@ -7,6 +7,7 @@ every byte of it counts, whatever fields a later version adds.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,8 +15,8 @@ from blake3 import blake3
 
 from mementum.errors import UnknownFormat, UsageError
 from mementum.format import typed_json
-from mementum.format.fields import FORMAT, Fields, read_json, require_known
-from mementum.records import Granularity, Health, Manifest, StoredFile
+from mementum.format.fields import FORMAT, PLAIN, Fields, read_json, require_known
+from mementum.records import LEVELS, Granularity, Health, Manifest, StoredFile
 
 NAME = "meta.json"
 ZEROS = "0" * 64
@@ -23,6 +24,7 @@ FILES_MAX = 1_000_000  # more ranks times files than any job has
 SIZE_MAX = 64 << 20  # 10,000 ranks with 40 files each; a file that is no manifest must not fill the memory of a reader
 READ_MAX = SIZE_MAX + 1  # what a reader asks for: a byte more than it accepts
 HEAD = 256  # bytes of a manifest in which its id stands
+FOLDER = re.compile(r"step_[0-9]{10,19}(-[0-9]{1,3})?")  # of a checkpoint; no other is ever followed
 
 
 def digest(data: bytes | memoryview) -> str:
@@ -35,10 +37,17 @@ def has_id(head: bytes | memoryview, id: str) -> bool:
     return f'"id": {json.dumps(id, ensure_ascii=False)},'.encode() in bytes(head[:HEAD])
 
 
+def is_plain(head: bytes | memoryview) -> bool:
+    """Whether a manifest, of which `head` are the first HEAD bytes or more, says that it names only its own files, and
+    that no level of it was dropped."""
+    return f'"format": {PLAIN},'.encode() in bytes(head[:HEAD])
+
+
 def render(manifest: Manifest) -> bytes:
     """The manifest's bytes, digest included. UsageError if they are more than a reader accepts."""
+    refers = any(file.folder is not None for file in manifest.files)
     fields: dict[str, Any] = {
-        "format": FORMAT,
+        "format": FORMAT if refers or manifest.levels != LEVELS else PLAIN,
         "id": manifest.id,
         **({"generation": manifest.generation} if manifest.generation > 1 else {}),
         "seq": manifest.seq,
@@ -51,6 +60,7 @@ def render(manifest: Manifest) -> bytes:
         "reason": manifest.reason,
         "decision": typed_json.encode(dict(manifest.decision)),
         "granularity": int(manifest.granularity),
+        **({"levels": list(manifest.levels)} if manifest.levels != LEVELS else {}),
         "health": manifest.health.value,
         "metrics": typed_json.encode(dict(manifest.metrics)),
         "memory": typed_json.encode(dict(manifest.memory)),
@@ -75,6 +85,8 @@ def render(manifest: Manifest) -> bytes:
 
 def _render_file(file: StoredFile) -> dict[str, object]:
     fields: dict[str, object] = {"name": file.name, "size": file.size}
+    if file.folder is not None:
+        fields["folder"] = file.folder
     if file.digest is not None:
         fields["blake3"] = file.digest
     return fields
@@ -122,6 +134,7 @@ def parse(data: bytes | memoryview, what: str = NAME) -> Manifest:
         code=_typed(fields, "code"),
         user=_typed(fields, "user"),
         generation=_generation(fields),
+        levels=_levels(fields),
     )
 
 
@@ -129,7 +142,19 @@ def _parse_file(item: Fields) -> StoredFile:
     name = item.text("name")
     if not name or "/" in name or "\\" in name or "\0" in name or name in {".", ".."}:
         raise UnknownFormat(f"{item.path}.name is not a file name: {name!r}")
-    return StoredFile(name=name, size=item.count("size"), digest=item.text_or_none("blake3"))
+    digest, folder = item.text_or_none("blake3"), folder_of(item)
+    if folder is not None and digest is not None:
+        raise UnknownFormat(f"{item.path}: only files of data are another checkpoint's, and an index proves those")
+    return StoredFile(name=name, size=item.count("size"), digest=digest, folder=folder)
+
+
+def folder_of(item: Fields) -> str | None:
+    """The folder of the checkpoint whose file it is, where that is another one. UnknownFormat if that is none of ours:
+    nothing outside of the task is ever read, or counted, on the word of a file."""
+    folder = item.text_or_none("folder")
+    if folder is not None and not FOLDER.fullmatch(folder):
+        raise UnknownFormat(f"{item.path}.folder is not the folder of a checkpoint: {folder!r}")
+    return folder
 
 
 def _typed(fields: Fields, name: str) -> Mapping[str, Any]:
@@ -147,6 +172,15 @@ def _generation(fields: Fields) -> int:
     if "generation" not in fields.data:
         return 1
     return fields.count("generation") or fields.wrong("generation", "a number from 1")
+
+
+def _levels(fields: Fields) -> tuple[int, ...]:
+    if "levels" not in fields.data:
+        return LEVELS
+    levels = tuple(fields.items("levels"))
+    if any(type(level) is not int for level in levels) or levels != tuple(each for each in LEVELS if each in levels):
+        fields.wrong("levels", "some of 0, 1 and 2, in this order")
+    return levels
 
 
 def _granularity(fields: Fields) -> Granularity:

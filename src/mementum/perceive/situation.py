@@ -21,6 +21,7 @@ from mementum.perceive.health import Judge
 from mementum.perceive.measured import Measured
 from mementum.perceive.memory import Memory
 from mementum.perceive.notices import Notices
+from mementum.perceive.onward import Onward
 from mementum.perceive.risk import Risk
 from mementum.perceive.seeing import Seeing
 from mementum.perceive.timing import StepTimes
@@ -107,6 +108,7 @@ class Perception:
         self._senses, self._clock = senses, clock
         self._began_s = clock.monotonic()
         self._exposure = Exposure(step=step)
+        self.onward = Onward()  # what of the saves is on its way to tiers
         self._exact = SinceExact(resumed=step > 0)
         self._in_vain = 0
         self._rates: dict[Reach, float] = {}
@@ -202,16 +204,13 @@ class Perception:
     def taken(self, id: str, save: Save) -> None:
         """A save has begun, and its state is that of now, or, of one that is kept, an older one."""
         at_s = self.at_s
-        charged = max(
-            (one for one in self._offered() if one.reach <= save.reach), key=lambda one: one.reach, default=None
-        )
+        charged = next((one for one in reversed(self._offered()) if one.reach <= save.reach), None)
         if charged is None:
             return
         reach, exact, kept = charged.reach, save.granularity is Granularity.FULL, save.cause == KEPT
         if not kept:  # else no work is at risk any less
             self._exact.taken(id, save, at_s)
-        if not exact:  # it writes a part of it, which is charged once it is known
-            charged = replace(charged, size=0)
+        charged = charged if exact else replace(charged, size=0)  # a part of it is charged once it is known
         self._senses.budgets.spent(at_s, charged, cause=save.cause)
         self._saving[id] = _Saving(
             reach=reach,
@@ -259,6 +258,7 @@ class Perception:
             now = self.state()
             self.apply({**now, **{name: state[name] for name in (*AGAIN, *self._metrics.state()) if name in state}})
         self._saving.clear()
+        self.onward.clear()
         self._exposure = Exposure(at_s=self.at_s, step=step)
 
     def _parts(self) -> dict[str, Any]:
@@ -291,7 +291,7 @@ class Perception:
             self._exact.ended(id, durable=durable)
             if durable:
                 if saving.taken_s is not None:
-                    self._exposure.durable(saving.reach, saving.taken_s)
+                    self.onward.committed(id, saving.reach, saving.taken_s, self._exposure)
                 if saving.answers:
                     self._answer(saving.clock_s)
                 self._saving[id] = replace(saving, answers=frozenset())
@@ -301,13 +301,14 @@ class Perception:
                 if saving.taken_s is not None:
                     self._exposure.failed(saving.reach, saving.taken_s)
                 del self._saving[id]
+        self.onward.take_in(self._exposure)
         while self._measured:
             id, cost = self._measured.popleft()
             saving = self._saving.pop(id, None)
             if saving is None:
                 continue
             if saving.taken_s is not None:  # a lighter save says little of what a whole one costs
-                self._senses.costs.told(saving.reach, **cost)
+                self._senses.costs.told(min(saving.reach, Reach.REBOOT), **cost)
             lost_s = lost_of(cost["lost_s"], cost["blocked_s"], cost["snapshot_s"], cost["durable_s"])
             self._senses.budgets.corrected(
                 self.at_s, saving.charged, lost_s=lost_s, written=cost["written"], cause=saving.cause

@@ -14,7 +14,9 @@ from mementum.records.seen import Situation as Situation
 from mementum.records.seen import Skip as Skip
 from mementum.records.seen import Standing as Standing
 from mementum.records.seen import Vitals as Vitals
+from mementum.records.stored import LEVELS as LEVELS
 from mementum.records.stored import NON_FINITE as NON_FINITE
+from mementum.records.stored import Blob as Blob
 from mementum.records.stored import Block as Block
 from mementum.records.stored import Damage as Damage
 from mementum.records.stored import DataFile as DataFile
@@ -22,8 +24,11 @@ from mementum.records.stored import Entry as Entry
 from mementum.records.stored import Fact as Fact
 from mementum.records.stored import Index as Index
 from mementum.records.stored import Manifest as Manifest
+from mementum.records.stored import Place as Place
+from mementum.records.stored import Start as Start
 from mementum.records.stored import StoredFile as StoredFile
 from mementum.records.stored import StoredTensor as StoredTensor
+from mementum.records.stored import Usage as Usage
 from mementum.records.stored import Verdict as Verdict
 from mementum.records.told import Detour as Detour
 from mementum.records.told import Exactness as Exactness

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mementum.format.levels import WEIGHTS
 from mementum.records import Entry, Granularity, Health
 
 HEALTH_ORDER = (Health.CLEAN, Health.SUSPECT, Health.DIVERGED)
 
 
 def candidates(entries: Sequence[Entry], *, inexact: bool = False) -> tuple[Entry, ...]:
-    """Exact ones only (with `inexact` all), clean before suspect before diverged by what is known now, then newest
-    first by sequence number.
+    """Exact ones only (with `inexact` all that hold weights), clean before suspect before diverged by what is known
+    now, then newest first by sequence number.
 
     What was found damaged before comes last of all: a disk may have come back."""
-    exact = [entry for entry in entries if inexact or entry.manifest.granularity is Granularity.FULL]
+    exact = [
+        entry
+        for entry in entries
+        if entry.manifest.granularity is Granularity.FULL or (inexact and WEIGHTS in entry.manifest.levels)
+    ]
     newest_first = sorted(exact, key=lambda entry: entry.order, reverse=True)
     return tuple(
         sorted(

@@ -14,6 +14,7 @@ import torch
 
 from mementum.errors import NotReadableHere
 from mementum.format import blocks
+from mementum.format.generations import key_of
 from mementum.records import Buffer, Damage, Index, Manifest, StoredTensor, record
 from mementum.recover.read import THREADS, read_files, side_by_side
 from mementum.recover.verify import Proved, examine
@@ -47,7 +48,8 @@ def load(store: Store, folder: str, manifest: Manifest) -> Loaded | tuple[Damage
     if not isinstance(proved, Proved):
         return proved
     files = proved.index.files
-    fillings, damage = _fillings(proved.index, lambda name: f"{folder}/{name}")
+    keys = {file.name: key_of(folder, file) for file in files}
+    fillings, damage = _fillings(proved.index, keys.__getitem__)
     wanted = [number for number, file in enumerate(files) if file.name in fillings]
 
     def take(number: int, begin: int, raw: Buffer) -> None:
@@ -59,10 +61,11 @@ def load(store: Store, folder: str, manifest: Manifest) -> Loaded | tuple[Damage
         # A file that says of itself what it unpacks to is given memory when its bytes are here, and not before.
         return fillings[files[wanted[number]].name].lend(begin, size) if whole[wanted[number]] else None
 
-    damage += read_files(store, folder, [files[number] for number in wanted], take, lend=lend)
+    reads = [files[number] for number in wanted]
+    damage += read_files(store, folder, reads, take, lend=lend, bases=proved.index.bases)
     if damage:
-        order = {f"{folder}/{file.name}": number for number, file in enumerate(files)}
-        return tuple(sorted(damage, key=lambda one: order[one.key]))
+        order = {key: number for number, key in enumerate(keys.values())}
+        return tuple(sorted(damage, key=lambda one: order.get(one.key, len(order))))  # bases last
     tensors = _by_component(proved.index, fillings)
     return Loaded(manifest=manifest, context=proved.context, tensors=tensors, index=proved.index)
 
@@ -103,7 +106,7 @@ def load_raw(
     return Loaded(manifest=manifest, context=context, tensors=_by_component(index, fillings))
 
 
-def _fillings(index: Index, key_of: Callable[[str], str]) -> tuple[dict[str, Filling], list[Damage]]:
+def _fillings(index: Index, named: Callable[[str], str]) -> tuple[dict[str, Filling], list[Damage]]:
     """What the tensors of each file are filled by, and the tensors that cannot be: their files are not read."""
     held: dict[str, list[StoredTensor]] = {file.name: [] for file in index.files}
     for tensor in index.tensors:
@@ -112,13 +115,13 @@ def _fillings(index: Index, key_of: Callable[[str], str]) -> tuple[dict[str, Fil
         found
         for name, tensors in held.items()
         for tensor in tensors
-        if (found := _impossible(tensor, key_of(name))) is not None
+        if (found := _impossible(tensor, named(name))) is not None
     ]
     wrong = {found.key for found in damage}
     return {
         name: Filling(tensors, aligned=not name.endswith(WEIGHTS))
         for name, tensors in held.items()
-        if key_of(name) not in wrong
+        if named(name) not in wrong
     }, damage
 
 

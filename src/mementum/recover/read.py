@@ -11,8 +11,9 @@ from typing import Generic, TypeVar
 
 from mementum.errors import MementumError, NotReadableHere
 from mementum.format import blocks
+from mementum.format.generations import key_of
 from mementum.records import Block, Buffer, Damage, DataFile
-from mementum.recover.verify import damage_of, tells_of_this_process
+from mementum.recover.verify import base_block, base_of, damage_of, tells_of_this_process
 from mementum.storage.reading import ALIGNMENT, LocalFile, aligned_buffer
 from mementum.storage.store import Store
 
@@ -26,7 +27,7 @@ FILES_OPEN_MAX = 64  # a checkpoint has a few; the others are read through the s
 T = TypeVar("T")
 Take = Callable[[int, int, Buffer], None]
 Lend = Callable[[int, int, int], memoryview | None]
-Job = tuple[int, int, Block]  # number of the file, where the block begins in its raw stream, the block
+Job = tuple[int, int, int]  # number of the file, where a block begins in its raw stream, number of the block
 
 
 def _lends_nothing(number: int, begin: int, size: int) -> None:
@@ -34,9 +35,15 @@ def _lends_nothing(number: int, begin: int, size: int) -> None:
 
 
 def read_files(
-    store: Store, folder: str, files: Sequence[DataFile], take: Take, *, lend: Lend = _lends_nothing
+    store: Store,
+    folder: str,
+    files: Sequence[DataFile],
+    take: Take,
+    *,
+    lend: Lend = _lends_nothing,
+    bases: Sequence[DataFile] = (),
 ) -> list[Damage]:
-    """Read every block of data files, and the first damage of each.
+    """Read every block of data files, and the first damage of each. `bases`: those of their index.
 
     What is proved and decoded is given to `take`: the number of the file, where the bytes begin in its raw stream, and
     the bytes, which are only lent. It is called by several threads and in no order.
@@ -44,7 +51,7 @@ def read_files(
     `take` is not called for them.
     Raises what tells of this process, the first in the order of the files: NotReadableHere, StoreError."""
     with contextlib.ExitStack() as opened:
-        reading = _Reading(store, folder, files, take, lend)
+        reading = _Reading(store, folder, files, take, lend, bases)
         reading.near = _opened(store, folder, files, opened)
         count = sum(len(file.blocks) for file in files)
         size = sum(file.size for file in files)
@@ -95,7 +102,7 @@ def _opened(store: Store, folder: str, files: Sequence[DataFile], opened: contex
         if file.size < LOCAL_MIN or len(near) >= FILES_OPEN_MAX:
             continue
         with contextlib.suppress(MementumError, OSError):  # the store will say what is wrong with it
-            path = store.locate(f"{folder}/{file.name}")
+            path = store.locate(key_of(folder, file))
             if path is not None:
                 near[number] = opened.enter_context(LocalFile(path))
     return near
@@ -104,10 +111,19 @@ def _opened(store: Store, folder: str, files: Sequence[DataFile], opened: contex
 class _Reading:
     """What the threads of one reading share."""
 
-    def __init__(self, store: Store, folder: str, files: Sequence[DataFile], take: Take, lend: Lend) -> None:
+    def __init__(
+        self,
+        store: Store,
+        folder: str,
+        files: Sequence[DataFile],
+        take: Take,
+        lend: Lend,
+        bases: Sequence[DataFile],
+    ) -> None:
         self.near: dict[int, LocalFile] = {}
         self._store, self._folder, self._files = store, folder, files
         self._take, self._lend = take, lend
+        self._bases = [base_of(file, bases) for file in files]
         self._lock = threading.Lock()
         self._raises = False  # one of the ends below is an error
         self._ends: dict[int, tuple[int, Damage | MementumError]] = {}  # by file: the first block that ended it
@@ -117,12 +133,12 @@ class _Reading:
         depend on which thread was faster."""
         for number, file in enumerate(self._files):
             begin = 0
-            for block in file.blocks:
+            for place, block in enumerate(file.blocks):
                 if self._raises:
                     return
                 if number in self._ends:
                     break
-                yield number, begin, block
+                yield number, begin, place
                 begin += block.raw_size
 
     def work(self, jobs: Iterator[Job]) -> None:
@@ -130,27 +146,32 @@ class _Reading:
         if self.near:
             with contextlib.suppress(OSError):  # no memory for it: the store may find some
                 buffer = aligned_buffer(blocks.BLOCK)
-        for number, begin, block in jobs:
-            end = self._read(number, begin, block, buffer)
+        for number, begin, place in jobs:
+            end = self._read(number, begin, place, buffer)
             if end is not None:
+                block = self._files[number].blocks[place]
                 with self._lock:
                     self._raises |= isinstance(end, MementumError)
                     first = self._ends.get(number)
                     if first is None or block.offset < first[0]:
                         self._ends[number] = (block.offset, end)
 
-    def _read(self, number: int, begin: int, block: Block, buffer: memoryview | None) -> Damage | MementumError | None:
-        key = f"{self._folder}/{self._files[number].name}"
+    def _read(self, number: int, begin: int, place: int, buffer: memoryview | None) -> Damage | MementumError | None:
+        block, base = self._files[number].blocks[place], self._bases[number]
+        key = key_of(self._folder, self._files[number])
         try:
             if self._is_in_place(number, begin, block):
                 return None
+            counted = None if base is None else base_block(self._store, key, block, base, place)
+            if isinstance(counted, Damage):
+                return counted
             stored = self._stored(number, block, buffer)
             if stored is None:
                 stored = self._store.get(key, block.offset, block.size)
                 wrong = blocks.damage(block, stored)
                 if wrong is not None:
                     return Damage(key=key, what=wrong)
-            self._take(number, begin, blocks.decode(block, stored))
+            self._take(number, begin, blocks.decode(block, stored, counted))
         except MementumError as error:
             return error if tells_of_this_process(error) else damage_of(key, error)
         except MemoryError as cause:

@@ -7,17 +7,20 @@ class that is not here), and StoreError where this user may not read.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from mementum.errors import KeyMissing, MementumError, NotReadableHere, UnknownFormat
 from mementum.format import blocks, context, generations, index
 from mementum.format import manifest as manifests
+from mementum.format.codec import is_delta
+from mementum.format.generations import key_of
 from mementum.records import Block, Buffer, Damage, DataFile, Index, Manifest, StoredFile, record
 from mementum.storage.store import Store
 
 INDEX = re.compile(rf"index-\d{{5}}{generations.SUFFIX}\.json")
-CONTEXT = re.compile(r"context-\d{5}\.json")
+CONTEXT = re.compile(rf"context-\d{{5}}{generations.SUFFIX}\.json")
 LOOKS = 3  # for a manifest that is not there any more when it is read: its next generation takes seconds to make
 Take = Callable[[Block, Buffer], None]
 
@@ -36,8 +39,8 @@ def verify(store: Store, folder: str, manifest: Manifest, *, deep: bool) -> tupl
     proved = examine(store, folder, manifest)
     if not isinstance(proved, Proved):
         return proved
-    files = proved.index.files if deep else ()
-    return tuple(damage for file in files for damage in read_blocks(store, f"{folder}/{file.name}", file, _ignore))
+    files, bases = proved.index.files if deep else (), proved.index.bases
+    return tuple(damage for file in files for damage in read_blocks(store, folder, file, _ignore, bases=bases))
 
 
 def examine(store: Store, folder: str, manifest: Manifest) -> Proved | tuple[Damage, ...]:
@@ -46,7 +49,7 @@ def examine(store: Store, folder: str, manifest: Manifest) -> Proved | tuple[Dam
     indexes: list[Index] = []
     contexts: list[Mapping[str, Any]] = []
     for file in manifest.files:
-        key = f"{folder}/{file.name}"
+        key = key_of(folder, file)
         try:
             if file.digest is not None:
                 _prove(file, store.get(key), indexes, contexts)
@@ -76,6 +79,20 @@ def read_manifest(store: Store, folder: str) -> Manifest | Damage:
     return missing
 
 
+def read_index(store: Store, folder: str, manifest: Manifest) -> Index | Damage:
+    """The index of a checkpoint of one rank, proved."""
+    names = [file for file in manifest.files if INDEX.fullmatch(file.name)]
+    if len(names) != 1:
+        return Damage(key=_key(folder, manifest), what=f"the manifest names {len(names)} indexes")
+    key = key_of(folder, names[0])
+    indexes: list[Index] = []
+    try:
+        _prove(names[0], store.get(key), indexes, [])
+    except MementumError as error:
+        return damage_of(key, error)
+    return indexes[0]
+
+
 def damage_of(key: str, error: MementumError) -> Damage:
     """The damage that an error means; the error itself is raised where it tells of this process."""
     if tells_of_this_process(error):
@@ -87,19 +104,57 @@ def tells_of_this_process(error: MementumError) -> bool:
     return isinstance(error, NotReadableHere) or isinstance(error.__cause__, PermissionError)
 
 
-def read_blocks(store: Store, key: str, file: DataFile, take: Take) -> list[Damage]:
-    """Read a data file block by block; every proved and decoded block is given to `take`."""
-    for block in file.blocks:
-        try:
-            stored = store.get(key, block.offset, block.size)
-            wrong = blocks.damage(block, stored)
-            if wrong is None:
-                take(block, blocks.decode(block, stored))
-        except MementumError as error:
-            return [damage_of(key, error)]
-        if wrong is not None:
-            return [Damage(key=key, what=wrong)]
+def read_blocks(
+    store: Store, folder: str, file: DataFile, take: Take, *, bases: Sequence[DataFile] = ()
+) -> list[Damage]:
+    """Read a data file block by block; every proved and decoded block is given to `take`. `bases`: those of its
+    index."""
+    for block, found in zip(file.blocks, raw_blocks(store, folder, file, bases), strict=False):
+        if isinstance(found, Damage):
+            return [found]
+        take(block, found)
     return []
+
+
+def raw_blocks(store: Store, folder: str, file: DataFile, bases: Sequence[DataFile] = ()) -> Iterator[Buffer | Damage]:
+    """The blocks of a data file, proved and decoded one after the other; the first damage ends them."""
+    key, base = key_of(folder, file), base_of(file, bases)
+    for number in range(len(file.blocks)):
+        found = numbered_block(store, key, file, base, number)
+        yield found
+        if isinstance(found, Damage):
+            return
+
+
+def numbered_block(store: Store, key: str, file: DataFile, base: DataFile | None, number: int) -> Buffer | Damage:
+    """A block of the file at `key`, proved and decoded; `base`: what blocks of it were coded against."""
+    block = file.blocks[number]
+    counted = None if base is None else base_block(store, key, block, base, number)
+    return counted if isinstance(counted, Damage) else raw_block(store, key, block, counted)
+
+
+def raw_block(store: Store, key: str, block: Block, counted: Buffer | None = None) -> Buffer | Damage:
+    """A block of the file at `key`, proved and decoded; `counted`: what it was coded against."""
+    try:
+        stored = store.get(key, block.offset, block.size)
+        wrong = blocks.damage(block, stored)
+        return Damage(key=key, what=wrong) if wrong is not None else blocks.decode(block, stored, counted)
+    except MementumError as error:
+        return damage_of(key, error)
+
+
+def base_of(file: DataFile, bases: Sequence[DataFile]) -> DataFile | None:
+    """The file that blocks of it were coded against, if any were."""
+    return None if file.base is None else next((base for base in bases if key_of("", base) == file.base), None)
+
+
+def base_block(store: Store, key: str, block: Block, base: DataFile, number: int) -> Buffer | Damage | None:
+    """The raw bytes that a block of the file at `key` was coded against, proved, or what is wrong with them; None for a
+    block that needs none. What tells of this process is raised."""
+    if not is_delta(block.codec):
+        return None
+    found = raw_block(store, key_of("", base), base.blocks[number])
+    return replace(found, what=f"{found.what}; {key} was coded against it") if isinstance(found, Damage) else found
 
 
 def _ignore(block: Block, raw: Buffer) -> None:
@@ -107,17 +162,21 @@ def _ignore(block: Block, raw: Buffer) -> None:
 
 
 def _sizes(store: Store, folder: str, manifest: Manifest) -> list[Damage]:
-    try:
-        found = {stat.key.removeprefix(f"{folder}/"): stat.size for stat in store.list(f"{folder}/")}
-    except MementumError as error:
-        return [damage_of(folder, error)]
+    found: dict[str, int] = {}
+    for each in dict.fromkeys((folder, *(file.folder for file in manifest.files if file.folder is not None))):
+        try:
+            found |= {stat.key: stat.size for stat in store.list(f"{each}/")}
+        except MementumError as error:
+            return [damage_of(each, error)]
     damage: list[Damage] = []
     for file in manifest.files:
-        size = found.get(file.name)
+        key = key_of(folder, file)
+        size = found.get(key)
+        needed = "" if file.folder is None else f"; {folder} ({manifest.id}) needs it"
         if size is None:
-            damage.append(Damage(key=f"{folder}/{file.name}", what="it is missing"))
+            damage.append(Damage(key=key, what=f"it is missing{needed}"))
         elif size != file.size:
-            damage.append(Damage(key=f"{folder}/{file.name}", what=f"it should have {file.size} bytes and has {size}"))
+            damage.append(Damage(key=key, what=f"it should have {file.size} bytes and has {size}{needed}"))
     return damage
 
 
@@ -133,12 +192,16 @@ def _prove(file: StoredFile, data: memoryview, indexes: list[Index], contexts: l
 
 def _agreement(folder: str, manifest: Manifest, proof: Index) -> list[Damage]:
     """The data files of the manifest and those of the index are the same, in the same sizes."""
-    in_index = {file.name: file.size for file in proof.files}
-    in_manifest = {file.name: file.size for file in manifest.files if file.digest is None}
+    in_index = {key_of(folder, file): file.size for file in (*proof.files, *proof.bases)}
+    in_manifest = {key_of(folder, file): file.size for file in manifest.files if file.digest is None}
     if in_index == in_manifest:
         return []
     names = ", ".join(
-        sorted(name for name in in_index.keys() | in_manifest.keys() if in_index.get(name) != in_manifest.get(name))
+        sorted(
+            key.removeprefix(f"{folder}/")
+            for key in in_index.keys() | in_manifest.keys()
+            if in_index.get(key) != in_manifest.get(key)
+        )
     )
     return [Damage(key=_key(folder, manifest), what=f"manifest and index do not agree on {names}")]
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Protocol, Self
 
+from mementum.records import Usage
 from mementum.storage.descriptor import Descriptor
 from mementum.storage.direct import DirectFile, OpenFile
 from mementum.storage.store import Buffer
@@ -78,6 +79,11 @@ class Disk(Protocol):
         """Rename at once or not at all. FileExistsError if `new` exists: nothing is ever replaced."""
         ...
 
+    def rename_over(self, old: str, new: str) -> None:
+        """Rename at once or not at all, in the place of the file `new` if there is one. IsADirectoryError for a
+        folder."""
+        ...
+
     def link(self, old: str, new: str) -> None:
         """Make `new` another name of the file `old`. FileExistsError if it exists; one of NO_LINKS where the file
         system cannot."""
@@ -113,6 +119,10 @@ class Disk(Protocol):
 
     def locate(self, path: str) -> Path | None:
         """The regular file, where other code may open it by path."""
+        ...
+
+    def usage(self, folder: str) -> Usage:
+        """How full the file system of a folder is, for this user: quotas count where the file system tells of them."""
         ...
 
 
@@ -178,6 +188,9 @@ class PosixDisk:
             if error.errno not in NO_RENAMEAT2:
                 raise
             _rename_by_link(old, new)
+
+    def rename_over(self, old: str, new: str) -> None:
+        os.rename(old, new)
 
     def link(self, old: str, new: str) -> None:
         os.link(old, new, follow_symlinks=False)
@@ -258,6 +271,12 @@ class PosixDisk:
         except OSError:
             return None
         return Path(path)
+
+    def usage(self, folder: str) -> Usage:
+        told = os.statvfs(folder)
+        used = (told.f_blocks - told.f_bfree) * told.f_frsize
+        # What is kept back for root is neither used nor free, as `df` counts too: nobody here may write it.
+        return Usage(used=used, size=used + told.f_bavail * told.f_frsize)
 
 
 class _PosixLock(Descriptor):

@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
-from mementum.errors import KeyMissing, KeyTaken, StoreError, UsageError
-from mementum.storage.disk import NO_LINKS, Disk, folder_of
+from mementum.errors import KeyMissing, KeyTaken, StoreError
+from mementum.records import Usage
+from mementum.storage.disk import NO_LINKS, Disk, NewFile, folder_of
+from mementum.storage.keys import TEMP_SUFFIX as TEMP_SUFFIX
+from mementum.storage.keys import check_key, check_prefix, check_range, fault_of
 from mementum.storage.store import Buffer, Hold, Stat
 
 T = TypeVar("T")
-TEMP_SUFFIX = ".tmp"  # no key may end so: whatever does is a leftover of a put, or of one that still runs
-COMPONENT_BYTES_MAX = 200  # file systems take 255; the temporary name adds 13, and a few are left for other tiers
-KEY_BYTES_MAX = 1000  # object stores take 1024, and a key must be able to move to one under a short prefix
 REMOVALS_MAX = 3  # of a new folder by other processes, each within microseconds; more means that it cannot be made
 
 NOT_AN_OBJECT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENXIO})
@@ -32,32 +32,6 @@ ADVICE = {
     errno.EIO: ("the disk reports an input/output error", "look at `dmesg` for the device under {folder}"),
     errno.ENOTDIR: ("a part of its path is not a folder", "look at {folder}; symbolic links are not followed in it"),
 }
-
-
-def check_key(key: str) -> None:
-    """UsageError unless `key` is a relative path of plain names that stays inside any store."""
-    why = _fault_of(key)
-    if why is not None:
-        raise UsageError(f"{key!r} is not a key: {why}", kept="nothing was touched")
-
-
-def _fault_of(key: str) -> str | None:
-    try:
-        encoded = key.encode()
-    except UnicodeEncodeError:
-        return "it is not valid Unicode"
-    if len(encoded) > KEY_BYTES_MAX:
-        return f"it is longer than {KEY_BYTES_MAX} bytes"
-    if b"\\" in encoded or b"\0" in encoded:
-        return "backslash and NUL are not allowed"
-    for name in encoded.split(b"/"):
-        if name in (b"", b".", b".."):
-            return "it must be a relative path without empty, `.` and `..` parts"
-        if len(name) > COMPONENT_BYTES_MAX:
-            return f"a part is longer than {COMPONENT_BYTES_MAX} bytes"
-        if name.endswith(TEMP_SUFFIX.encode()):
-            return f"names that end in {TEMP_SUFFIX} are kept for unfinished objects"
-    return None
 
 
 class LocalStore:
@@ -81,6 +55,21 @@ class LocalStore:
         refused: str | None = getattr(self._disk, "refused_direct", None)
         return refused
 
+    @property
+    def folder(self) -> str:
+        """Where it lies."""
+        return self._folder
+
+    def usage(self) -> Usage:
+        """How full the file system is on which it lies, or will lie."""
+        with self._told(""):
+            return self._disk.usage(_deepest_existing(self._disk, self._folder))
+
+    def below(self, folder: str) -> LocalStore:
+        """What lies in a folder of it, as a store."""
+        check_key(folder)
+        return LocalStore(self._disk, self._prefix + folder)
+
     def put(self, key: str, chunks: Iterable[Buffer]) -> Stat:
         path = self._path(key)
         with self._told(key):
@@ -93,12 +82,10 @@ class LocalStore:
         """The order of durable effects: folders, bytes, name. Whatever line we die on, the key is whole or absent."""
         parent = folder_of(path)
         temp = f"{path}.{os.urandom(4).hex()}{TEMP_SUFFIX}"
-        ours, size = temp, 0
+        ours = temp
         file = self._open(temp, self._disk.create)
         try:
-            for chunk in chunks:
-                file.write(chunk)
-                size += memoryview(chunk).nbytes
+            size = _write_all(file, chunks)
             file.fsync()
             try:
                 self._disk.rename_new(temp, path)
@@ -115,8 +102,7 @@ class LocalStore:
         return size
 
     def get(self, key: str, start: int = 0, size: int | None = None) -> memoryview:
-        if start < 0 or (size is not None and size < 0):
-            raise UsageError(f"{key}: start={start} and size={size} must not be negative")
+        check_range(key, start, size)
         with self._told(key):
             path = self._object(key)
             if path is not None:
@@ -135,10 +121,46 @@ class LocalStore:
             if name.endswith("/"):
                 if key.startswith(prefix) or prefix.startswith(key):
                     yield from self._walk(key, prefix)
-            elif key.startswith(prefix) and _fault_of(key) is None:
+            elif key.startswith(prefix) and fault_of(key) is None:
                 size = self._size(self._prefix + key)
                 if size is not None:
                     yield Stat(key=key, size=size)
+
+    def folders(self, prefix: str = "") -> tuple[str, ...]:
+        check_prefix(prefix)
+        folder = self._prefix + prefix[:-1] if prefix else self._folder
+        with self._told(prefix):
+            if not self._has_inside(folder):
+                return ()
+            names = tuple(name[:-1] for name in self._disk.listdir(folder) if name.endswith("/"))
+            return tuple(sorted(name for name in names if fault_of(name) is None))
+
+    def replace(self, key: str, chunks: Iterable[Buffer]) -> Stat:
+        path = self._path(key)
+        with self._told(key):
+            if self._object(key) is None and self._is_taken(path):
+                raise KeyTaken(key)
+            size = self._replace(path, chunks)
+        return Stat(key=key, size=size)
+
+    def _replace(self, path: str, chunks: Iterable[Buffer]) -> int:
+        """As a put, but the name passes from the old bytes to the new ones. They stay even when the last line fails:
+        the old ones are gone by then, and the new ones are whole."""
+        folder = folder_of(path)
+        new = f"{path}.{os.urandom(4).hex()}{TEMP_SUFFIX}"
+        file = self._open(new, self._disk.create)
+        try:
+            size = _write_all(file, chunks)
+            file.fsync()
+            self._disk.rename_over(new, path)
+        except BaseException:
+            with contextlib.suppress(OSError):  # as above
+                self._disk.unlink(new)
+            raise
+        finally:
+            file.close()
+        self._disk.fsync_dir(folder)
+        return size
 
     def delete(self, key: str) -> None:
         with self._told(key):
@@ -327,6 +349,15 @@ class LocalStore:
             raise StoreError(
                 key, f"{key or self._folder}: {reason}", kept="older checkpoints", next_command=next_command
             ) from error
+
+
+def _write_all(file: NewFile, chunks: Iterable[Buffer]) -> int:
+    """How many bytes there were."""
+    size = 0
+    for chunk in chunks:
+        file.write(chunk)
+        size += memoryview(chunk).nbytes
+    return size
 
 
 def _deepest_existing(disk: Disk, folder: str) -> str:

@@ -24,16 +24,32 @@ class Store(Protocol):
     def put(self, key: str, chunks: Iterable[Buffer]) -> Stat:
         """Stream `chunks` into a new object. Returns when it is whole and durable; before that the key does not
         exist. KeyTaken if it exists already: nothing is overwritten. An exception leaves no object and no leftover
-        (as far as the disk still answers)."""
+        (as far as the disk still answers). Unreachable, AccessRefused where a server is asked; a lost answer leaves it
+        open whether there is an object.
+
+        Chunks may be an iterator, which is gone through once. Of a list, or of anything else that begins anew each
+        time, a store may send what got lost again."""
         ...
 
     def get(self, key: str, start: int = 0, size: int | None = None) -> memoryview:
-        """At most `size` bytes from `start` (all that follow where None); shorter only at the object's end.
-        KeyMissing if there is no such object."""
+        """At most `size` bytes from `start` (all that follow where None); shorter only at the object's end: an answer
+        that breaks off is Unreachable. KeyMissing if there is no such object."""
         ...
 
     def list(self, prefix: str = "") -> Iterator[Stat]:
         """All objects whose key starts with `prefix`, in key order. Unfinished ones are not objects."""
+        ...
+
+    def folders(self, prefix: str = "") -> tuple[str, ...]:
+        """The names right below `prefix`, which is empty or ends with a slash, that have objects below them, sorted.
+        It looks no deeper, so that a root with a million checkpoints can be looked over: a name under which nothing is
+        left, or is only being put, may be among them."""
+        ...
+
+    def replace(self, key: str, chunks: Iterable[Buffer]) -> Stat:
+        """Put whole bytes in the place of damaged ones, or of none: readers find the old object or the new one, and it
+        is durable on return. An exception leaves one of both, whole. Only for bytes that a manifest names, and for
+        copies of journals, which grow: all else is created once."""
         ...
 
     def delete(self, key: str) -> None:
@@ -47,6 +63,12 @@ class Store(Protocol):
     def sweep(self) -> tuple[str, ...]:
         """Remove what puts left behind that nobody is writing any more; the names of what was removed."""
         ...
+
+
+def size_of(store: Store, key: str) -> int | None:
+    """Bytes of the object, None where there is none: it comes first of all whose keys begin with its own."""
+    first = next(iter(store.list(key)), None)
+    return None if first is None or first.key != key else first.size
 
 
 class Hold(Protocol):

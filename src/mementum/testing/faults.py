@@ -6,6 +6,7 @@ import errno
 from pathlib import Path
 from typing import Self
 
+from mementum.records import Usage
 from mementum.storage.disk import Disk, DiskLock, NewFile
 from mementum.storage.store import Buffer
 
@@ -55,6 +56,10 @@ class FailingDisk:
         self._step()
         self._inner.rename_new(old, new)
 
+    def rename_over(self, old: str, new: str) -> None:
+        self._step()
+        self._inner.rename_over(old, new)
+
     def link(self, old: str, new: str) -> None:
         self._step()
         self._inner.link(old, new)
@@ -90,6 +95,9 @@ class FailingDisk:
 
     def locate(self, path: str) -> Path | None:
         return self._inner.locate(path)
+
+    def usage(self, folder: str) -> Usage:
+        return self._inner.usage(folder)
 
     def _step(self) -> None:
         due = self._left <= 0 and not (self.failed and self._then_heal)

@@ -29,6 +29,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, NoReturn, Protocol, Self, TypeVar
 
+from mementum.records import Usage
 from mementum.storage.disk import DiskLock, NewFile
 from mementum.storage.store import Buffer
 
@@ -53,6 +54,7 @@ class SimDisk:
 
     def __init__(self, *, cut_at: int | None = None) -> None:
         self.cut_at = cut_at
+        self.capacity = 1 << 40  # bytes that it says it has
         self.operations = 0
         self._dead = False
         self._root = _Folder()
@@ -90,12 +92,25 @@ class SimDisk:
     def rename_new(self, old: str, new: str) -> None:
         with self._turn:
             self._tick()
-            file = self._file(old)
-            (folder, old_name), (new_folder, new_name) = self._place(old), self._place(new)
-            assert folder is new_folder, "what makes a rename between two folders durable is not modelled"
-            if new_name in folder.live:
+            folder, name = self._place(new)
+            if name in folder.live:
+                self._file(old)
                 _fail(errno.EEXIST, new)
-            self._change(folder, dropped=old_name, added=(new_name, file))
+            self._rename(old, new)
+
+    def rename_over(self, old: str, new: str) -> None:
+        with self._turn:
+            self._tick()
+            folder, name = self._place(new)
+            if name in folder.live:
+                self._file(new)
+            self._rename(old, new)
+
+    def _rename(self, old: str, new: str) -> None:
+        file = self._file(old)
+        (folder, old_name), (new_folder, new_name) = self._place(old), self._place(new)
+        assert folder is new_folder, "what makes a rename between two folders durable is not modelled"
+        self._change(folder, dropped=old_name, added=(new_name, file))
 
     def link(self, old: str, new: str) -> None:
         with self._turn:
@@ -169,6 +184,10 @@ class SimDisk:
 
     def locate(self, path: str) -> Path | None:
         return None
+
+    def usage(self, folder: str) -> Usage:
+        with self._turn:  # of all of it; nothing is refused where that is more than the capacity
+            return Usage(used=sum(file.size for file in self._root.files()), size=self.capacity)
 
     def after_power_cut(self, choose: Choose, *, journaled: bool = False) -> SimDisk:
         """One disk that could be found after the power went now. This one stays as it is."""
@@ -307,6 +326,10 @@ class _Folder:
     def __init__(self) -> None:
         self.live: dict[str, _Node] = {}
         self.durable: dict[str, _Node] = {}
+
+    def files(self) -> set[_File]:
+        """All below it, each once, whatever names it has."""
+        return set[_File]().union(*(n.files() if isinstance(n, _Folder) else {n} for n in self.live.values()))
 
 
 _Node = _File | _Folder

@@ -49,6 +49,26 @@ HOSTILE_KEYS = (
     "\ud800",
 )
 
+ODD_KEYS = (
+    " ",
+    " leading/trailing ",
+    "...",
+    ".hidden/.file",
+    "-rf",
+    "~",
+    "a%2Fb%",
+    "a+b&c=d?e#f",
+    "C:/name",
+    "*?[!a]",
+    "'\"$(name)`",
+    "new\nline/tab\tstop",
+    "{a}:b;c,d|e<f>",
+    "é/e\u0301",  # composed, and decomposed: they are not one key
+    "\N{SNOWMAN}/\N{GRINNING FACE}",
+    "unfinished.tmp.not",
+    "UPPER/lower",
+)
+
 KEYS_IN_ORDER = ("a", "b-c", "b.c", "b/c", "b/d/e", "b0", "bé", "c/x/y/z", "c/x0", "ключ/имя")
 
 
@@ -125,6 +145,67 @@ class StoreContract:
             store.put(key, [b"1"])
         assert [stat.key for stat in store.list(prefix)] == [k for k in sorted(KEYS_IN_ORDER) if k.startswith(prefix)]
 
+    def test_folders_are_the_names_right_below(self, store: Store) -> None:
+        assert store.folders() == ()
+        for key in KEYS_IN_ORDER:
+            store.put(key, [b"1"])
+        assert store.folders() == ("b", "c", "ключ")
+        assert store.folders("b/") == ("d",)
+        assert store.folders("c/x/") == ("y",)
+        for prefix in ("b/d/", "a/", "b-c/", "none/", "ключ/"):
+            assert store.folders(prefix) == ()
+        store.delete("b/d/e")
+        store.delete("b/c")  # what has nothing left may be named, since nobody looks inside
+        assert set(store.folders()) - {"b"} == {"c", "ключ"}
+
+    @pytest.mark.parametrize("prefix", ["b", "/", "../", "b/../", "b//", "b\\/", "left.tmp/"])
+    def test_what_is_no_folder_is_refused(self, store: Store, prefix: str) -> None:
+        with pytest.raises(UsageError):
+            store.folders(prefix)
+
+    @pytest.mark.parametrize("shape", CHUNK_SHAPES)
+    def test_what_was_replaced_is_got(self, store: Store, shape: str) -> None:
+        chunks = CHUNK_SHAPES[shape]
+        data = b"".join(memoryview(chunk).tobytes() for chunk in chunks)
+        store.put("folder/old", [b"damaged weights"])
+        for key in ("folder/none", "folder/old"):
+            assert store.replace(key, chunks) == Stat(key=key, size=len(data))
+            assert bytes(store.get(key)) == data
+        assert list(store.list()) == [Stat(key=key, size=len(data)) for key in ("folder/none", "folder/old")]
+        with pytest.raises(KeyTaken):
+            store.put("folder/none", [b"new"])
+
+    @pytest.mark.parametrize("error", [ValueError, OSError, KeyboardInterrupt])
+    @pytest.mark.parametrize("after", [0, 1, 3])
+    def test_a_replace_that_fails_leaves_the_old(self, store: Store, error: type[BaseException], after: int) -> None:
+        def chunks() -> Iterator[Buffer]:
+            yield from [b"chunk"] * after
+            raise error("no more")
+
+        store.put("a/b", [b"old"])
+        for key in ("a/b", "a/c"):
+            with pytest.raises(BaseException, match="no more") as caught:
+                store.replace(key, chunks())
+            assert isinstance(caught.value, error) or isinstance(caught.value.__cause__, error)
+        assert list(store.list()) == [Stat(key="a/b", size=3)]
+        assert store.sweep() == ()
+        assert bytes(store.get("a/b")) == b"old"
+        store.replace("a/b", [b"whole"])
+        assert bytes(store.get("a/b")) == b"whole"
+
+    def test_a_reader_finds_the_old_or_the_new(self, store: Store) -> None:
+        store.put("a", [bytes(1000)])
+        seen: list[bytes] = []
+
+        def chunks() -> Iterator[Buffer]:
+            for _ in range(4):
+                seen.append(bytes(store.get("a")))
+                yield b"1" * 250
+
+        store.replace("a", chunks())
+        assert seen == [bytes(1000)] * 4
+        assert bytes(store.get("a")) == b"1" * 1000
+
     def test_delete_may_be_repeated(self, store: Store) -> None:
         for key in ("a/b", "a/c", "d"):
             store.put(key, [key.encode()])
@@ -158,11 +239,27 @@ class StoreContract:
         with pytest.raises(UsageError):
             store.put(key, [b"data"])
         with pytest.raises(UsageError):
+            store.replace(key, [b"data"])
+        with pytest.raises(UsageError):
             store.get(key)
         with pytest.raises(UsageError):
             store.delete(key)
         with pytest.raises(UsageError):
             store.locate(key)
+        assert list(store.list()) == []
+
+    @pytest.mark.parametrize("key", ODD_KEYS)
+    def test_odd_keys_are_taken(self, store: Store, key: str) -> None:
+        store.put(key, [b"old"])
+        assert bytes(store.get(key)) == b"old"
+        assert list(store.list()) == list(store.list(key)) == [Stat(key=key, size=3)]
+        store.replace(key, [b"newer"])
+        folder, slash, _ = key.rpartition("/")
+        assert bytes(store.get(key)) == b"newer"
+        assert store.folders() == ((folder,) if slash else ())
+        with pytest.raises(KeyTaken):
+            store.put(key, [b"old"])
+        store.delete(key)
         assert list(store.list()) == []
 
     def test_the_longest_names_are_taken(self, store: Store) -> None:

@@ -1,4 +1,4 @@
-"""A limit to how many bytes a second background writing takes, so that it does not crowd out what matters more."""
+"""A limit to how many bytes a second are moved in the background, so that they do not crowd out what matters more."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Pace:
         self._bytes = 0.0 if bytes_per_s is None else bytes_per_s * BURST_S  # below 0: taken in advance
 
     def take(self, n_bytes: int) -> None:
-        """Return when so many bytes may be written. More than the bucket holds is taken in advance and waited for."""
+        """Return when so many bytes may be moved. More than the bucket holds is taken in advance and waited for."""
         if self._bytes_per_s is None:
             return
         with self._turn:  # the sleep is outside: the next one only waits the longer

@@ -8,7 +8,7 @@ import pytest
 
 from mementum.clock import ManualClock
 from mementum.errors import UsageError
-from mementum.execute.pace import Pace
+from mementum.storage.pace import Pace
 
 
 def test_no_limit_never_waits():

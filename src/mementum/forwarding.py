@@ -1,0 +1,310 @@
+"""Forwarding: checkpoints go on to the tiers after they are committed, and leave them as each tier's retention says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from mementum.clock import Clock
+from mementum.config.tiers import Watermarks
+from mementum.decide.ageing import Ageing, aged
+from mementum.decide.filling import give
+from mementum.decide.retain import Retention, retain
+from mementum.errors import MementumError, Superseded
+from mementum.events import Displaced, Emit, Event, Failed, Placed, Removed, Unplaced
+from mementum.execute.compress import Pause
+from mementum.execute.holdings import holdings
+from mementum.execute.placer import STOPPED, PlaceJob, Placer
+from mementum.format.levels import level_of
+from mementum.mirroring import mirror, require_newest_there
+from mementum.opening import Opened
+from mementum.places import Site, lose, trouble
+from mementum.placing import Uncopied, place
+from mementum.pruning import prune
+from mementum.records import Entry, Place, Reach, Verdict
+from mementum.watermarks import URGENT, Gave, Level, marks_of
+from mementum.withering import wither
+
+LOOK_S = 0.2  # between two looks whether a tier has gone silent, at the end of a run
+MIRROR_WAIT_S = 10.0  # at the end, for the last facts: a few small objects
+STOP_WAIT_S = 5.0  # for a block on its way; a request that takes longer dies with the process, and is no harm
+REACH = "reach"  # in a manifest's decision: the loss that it was saved for
+
+Tell = Callable[[str, str, int, Mapping[str, Any]], None]  # kind of fact, id, step, values
+
+
+class Forwarding:
+    """Brings checkpoints of a task to its tiers. `offer`, `waiting` and `close` may be called on any thread."""
+
+    def __init__(
+        self, opened: Opened, *, best_of: str, marks: Watermarks | None, tell: Tell, clock: Clock, emit: Emit
+    ) -> None:
+        """`best_of`: the metric of each tier's best. `marks`: None where a tier may become full. `tell` queues a
+        fact."""
+        self._opened, self._best_of, self._tell = opened, best_of, tell
+        self._clock, self._emit = clock, emit
+        self._lines = [Line(site, Placer(emit=emit), self._level(site, marks)) for site in opened.places.sites]
+
+    def offer(self, id: str | None) -> None:
+        """Offer a checkpoint that was just committed to each tier that takes it; None: the newest, which the last run
+        perhaps could not bring there."""
+        if not any(line.site.lost is None for line in self._lines):
+            return
+        try:
+            entries = [entry for entry in self._opened.catalog.entries(self._opened.home) if entry.damaged is None]
+        except MementumError as error:
+            self._emit(trouble("looking for a checkpoint to place", error))
+            return
+        wanted = entries[-1:] if id is None else [entry for entry in entries if entry.manifest.id == id]
+        for line in self._lines:
+            for entry in wanted:
+                if line.site.lost is None and line.takes(entry):
+                    self._queue(line, entry)
+
+    def _queue(self, line: Line, entry: Entry) -> None:
+        manifest, name = entry.manifest, line.site.name
+        line.newest_step = manifest.step
+        job = PlaceJob(
+            what=f"placing {manifest.id} of step {manifest.step} on {name}",
+            id=manifest.id,
+            step=manifest.step,
+            work=lambda pause: self._work(line, entry, pause),
+        )
+        replaced = line.placer.offer(job)
+        if replaced is not None and replaced is not job:
+            self._unplaced(line, replaced, f"step {manifest.step} took its place while {name} was behind")
+
+    def waiting(self) -> Mapping[str, str]:
+        """Reasons by id, of what is on its way: it must not be removed before it is there."""
+        return {job.id: f"it is on its way to {line.site.name}" for line in self._lines for job in line.placer.pending}
+
+    def drain(self, timeout_s: float) -> bool:
+        """Wait for what is on its way. A tier that does not answer is not waited for."""
+        until_s = self._clock.monotonic() + timeout_s
+        for line in self._lines:
+            while line.site.lost is None and not line.site.silent and self._clock.monotonic() < until_s:
+                if line.placer.drain(min(LOOK_S, timeout_s)):
+                    break
+        return not any(line.placer.pending for line in self._lines)
+
+    def close(self) -> None:
+        """The last facts go to the tiers that answer; then all ends at the next block. What is not there is told; the
+        next start goes on with it."""
+        for line in self._lines:
+            if line.site.joined and line.site.lost is None and not line.site.silent and not line.placer.pending:
+                work = partial(self._mirror_last, line)
+                line.placer.offer(PlaceJob(what=f"the last facts to {line.site.name}", id="", step=0, work=work))
+        for line in self._lines:
+            if not line.site.silent:
+                line.placer.drain(MIRROR_WAIT_S)
+        for line in self._lines:
+            for job in line.placer.cancel():
+                if job.id:
+                    self._unplaced(line, job, "the run ends; the next start goes on with it")
+        self.stop()
+
+    def _unplaced(self, line: Line, job: PlaceJob, reason: str) -> None:
+        site = line.site
+        self._emit(Unplaced(id=job.id, step=job.step, tier=site.name, reach=site.reach, reason=reason))
+
+    def stop(self) -> None:
+        """Begin nothing more, and end what is in work at the next block. Twice is once."""
+        for line in self._lines:
+            line.site.clock.hurried = True
+            line.placer.cancel()
+        for line in self._lines:
+            line.placer.stop(STOP_WAIT_S)
+
+    def _work(self, line: Line, entry: Entry, pause: Pause) -> None:
+        """On the placer's thread."""
+        site, manifest = line.site, entry.manifest
+        if site.lost is not None:
+            return
+        began_s = self._clock.monotonic()
+        try:
+            line.join(self._opened)
+            mirror(self._opened.store, site.store)
+            if not self._has_room(line, entry):
+                return
+            done = place(
+                entry,
+                source=self._opened.store,
+                target=site.store,
+                form=site.form,
+                owners=site.owners,
+                others=site.entries(self._opened.store),
+                require_newest=lambda: self._require_newest(site),
+                pause=pause,
+            )
+            site.silent = line.told = False
+            if isinstance(done, Uncopied):
+                self._not_placed(line, entry, done)
+                return
+            site.catalog.add(site.home, done.manifest, done.folder)
+            values = {"tier": site.name, "url": site.url, "generation": done.manifest.generation}
+            values |= {"size": done.manifest.size, "levels": list(done.manifest.levels)}
+            self._tell("placed", manifest.id, manifest.step, values)
+            self._emit(
+                Placed(
+                    id=manifest.id,
+                    step=manifest.step,
+                    tier=site.name,
+                    reach=site.reach,
+                    size=done.manifest.size,
+                    sent=done.sent,
+                    duration_s=self._clock.monotonic() - began_s,
+                )
+            )
+            self._tidy(site)
+            if line.level is not None:
+                line.level.after(lambda need: self._free(site, need))
+        except Superseded as superseded:
+            lose(site, superseded, self._emit)
+            self._not_placed(line, entry, Uncopied(reason=superseded.message))
+        except MementumError as error:
+            line.placer.failures += 1
+            site.silent = True
+            if not line.told and not line.placer.stopping:  # once, until it works again
+                line.told = True
+                self._emit(trouble(f"placing {manifest.id} of step {manifest.step} on {site.name}", error))
+            self._not_placed(line, entry, Uncopied(reason=STOPPED if line.placer.stopping else error.message))
+
+    def _not_placed(self, line: Line, entry: Entry, why: Uncopied) -> None:
+        if why.reason == STOPPED:  # told at the end, with what waits
+            return
+        id, step, site = entry.manifest.id, entry.manifest.step, line.site
+        if why.damage is not None:
+            self._tell("damaged", id, step, {"what": f"{why.damage.key}: {why.damage.what}"})
+            kept = "what lies in its folder, for a repair; older checkpoints"
+            self._emit(Failed(what=f"placing {id} of step {step} on {site.name}", error=why.reason, kept=kept))
+        self._emit(Unplaced(id=id, step=step, tier=site.name, reach=site.reach, reason=why.reason))
+
+    def _require_newest(self, site: Site) -> None:
+        require_newest_there(site.store, self._opened.attempt.number, task=self._opened.task)
+
+    def _mirror_last(self, line: Line, pause: Pause) -> None:
+        try:
+            mirror(self._opened.store, line.site.store)
+        except MementumError as error:
+            line.site.silent = True
+            self._emit(trouble(f"bringing the last facts to {line.site.name}", error))
+
+    def _level(self, site: Site, marks: Watermarks | None) -> Level | None:
+        if marks is None:
+            return None
+        return Level(
+            site.name,
+            lambda: site.usage(self._opened.store),
+            marks_of(marks, bounded=site.wishes.budget is None),
+            next_command=f"give the tier {site.name} room, or less to keep (`keep_last`, `levels`, `codec`)",
+            clock=self._clock,
+            emit=self._emit,
+        )
+
+    def _has_room(self, line: Line, entry: Entry) -> bool:
+        """Whether a copy may go there; that it may not was told. What was saved in an emergency goes anyway."""
+        if line.level is None:
+            return True
+        levels = line.site.wishes.levels
+        files = [file for file in entry.manifest.files if file.folder is None and level_of(file.name) in levels]
+        coming = sum(file.size for file in files)
+        why = line.level.before(coming, lambda need: self._free(line.site, need))
+        return why is None or entry.manifest.decision.get("cause") in URGENT
+
+    def _free(self, site: Site, need: int) -> Gave:
+        """Remove there what is worth least."""
+        entries = site.entries(self._opened.store)
+        found = give(entries, self._retention(site), need=need, holdings=holdings(entries, site.store))
+        self._remove(site, found.verdicts, entries)
+        return Gave(freed=found.freed, missing=found.missing)
+
+    def _retention(self, site: Site) -> Retention:
+        wishes, days = site.wishes, site.wishes.retention_days
+        return Retention(
+            last=wishes.keep_last,
+            every_steps=wishes.keep_every_steps,
+            best=wishes.keep_best or 0,
+            best_of=self._best_of,
+            ageing=Ageing(level_0=days.level_0, level_1=days.level_1, level_2=days.level_2),
+        )
+
+    def _tidy(self, site: Site) -> None:
+        """Take away there what its retention does not keep, and drop there what has grown old."""
+        retention = self._retention(site)
+        entries = site.entries(self._opened.store)
+        self._remove(site, retain(entries, retention), entries)
+        left = site.entries(self._opened.store)
+        old = aged(left, retention.ageing, now_s=self._clock.now())
+        self._remove(
+            site, tuple(Verdict(id=one.id, keep=False, reason=one.reason) for one in old if not one.levels), left
+        )
+        for one in old:
+            if one.levels:
+                wither(
+                    next(entry for entry in left if entry.folder == one.folder),
+                    one.levels,
+                    reason=one.reason,
+                    home=site.home,
+                    store=site.store,
+                    catalog=site.catalog,
+                    emit=self._emit,
+                    require_newest=lambda: self._require_newest(site),
+                )
+
+    def _remove(self, site: Site, verdicts: Sequence[Verdict], entries: Sequence[Entry]) -> None:
+        if all(verdict.keep for verdict in verdicts):
+            return
+        by_id = {entry.manifest.id: entry for entry in entries}
+
+        def heard(event: Event) -> None:
+            """A removal there is none from the root."""
+            if isinstance(event, Removed):
+                site.owners.forget(by_id[event.id].folder)
+                self._tell("displaced", event.id, event.step, {"tier": site.name, "url": site.url, "why": event.reason})
+                self._emit(Displaced(id=event.id, step=event.step, tier=site.name, reason=event.reason))
+            elif isinstance(event, Failed):
+                self._emit(event)
+
+        self._require_newest(site)
+        prune(verdicts, entries, home=site.home, store=site.store, catalog=site.catalog, emit=heard)
+
+
+class Line:
+    """A tier and its thread."""
+
+    def __init__(self, site: Site, placer: Placer, level: Level | None) -> None:
+        self.site, self.placer, self.level = site, placer, level
+        self.told = False  # that it is in trouble
+        self.newest_step: int | None = None  # of the checkpoints that were offered
+        self._swept = False
+
+    def takes(self, entry: Entry) -> bool:
+        """Whether the checkpoint is to go there, and is not there as far as facts know."""
+        wishes, manifest = self.site.wishes, entry.manifest
+        if any(_is_current(copy, self.site) for copy in entry.places):
+            return False
+        if wishes.take == "due" and _reach(entry) < self.site.reach:
+            return False
+        if wishes.every_steps is None or self.newest_step is None:
+            return True
+        return not 0 <= manifest.step - self.newest_step < wishes.every_steps
+
+    def join(self, opened: Opened) -> None:
+        """Make sure that the tier is ours, and clear what nobody can go on with there."""
+        self.site.join(opened.store, opened.home, task=opened.task, own=opened.attempt.number)
+        if not self._swept:
+            self.site.clear_halves(opened.catalog.entries(opened.home))
+            self._swept = True
+
+
+def _is_current(copy: Place, site: Site) -> bool:
+    return copy.tier == site.name and copy.url == site.url
+
+
+def _reach(entry: Entry) -> Reach:
+    """The loss that a checkpoint was saved for; of one that does not say, the next start's."""
+    try:
+        return Reach[str(entry.manifest.decision.get(REACH, "reboot")).upper()]
+    except KeyError:
+        return Reach.REBOOT

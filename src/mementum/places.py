@@ -1,0 +1,263 @@
+"""Places: the tiers of a task, from their settings to stores, and what a start finds out and brings home from there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from mementum.catalog import tasks
+from mementum.catalog.catalog import Catalog
+from mementum.catalog.rebuild import learn, refresh
+from mementum.catalog.sql import open_sqlite
+from mementum.clock import Clock
+from mementum.config.tiers import Tier
+from mementum.errors import MementumError, Superseded, Unreachable, UsageError
+from mementum.events import Emit, Failed, Fetched, PhaseBegan, PhaseEnded
+from mementum.execute.holdings import holdings
+from mementum.execute.transfer import Owners
+from mementum.mirroring import bring_attempts, bring_facts, hold_there
+from mementum.placing import Copied, Form, clear_halves, know_frozen, place
+from mementum.records import Entry, Usage
+from mementum.recover.choose import candidates
+from mementum.storage.local import LocalStore
+from mementum.storage.retry import Retrying
+from mementum.storage.store import Home, Store
+from mementum.storage.throttle import Throttled
+from mementum.storage.tiers import absolute, display, kind_of, open_store
+from mementum.storage.within import Within
+
+START_ATTEMPTS = 3  # at a start somebody waits: a tier that does not answer by then is left for later
+START_PATIENCE_S = 10.0
+ATTEMPTS = 60  # in the background nobody waits: with waits of up to 20 s, an outage of ten minutes is sat out
+PATIENCE_S = 600.0
+WAIT_SLICE_S = 0.5  # between two looks whether a wait is still wanted
+REMOTE = ("objects", "redis")  # kinds of places that may not answer
+
+
+class Impatient:
+    """A clock whose sleeps end as soon as `hurried` is set."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.hurried = False
+
+    def now(self) -> float:
+        return self._clock.now()
+
+    def monotonic(self) -> float:
+        return self._clock.monotonic()
+
+    def sleep(self, duration_s: float) -> None:
+        left_s = duration_s
+        while left_s > 0 and not self.hurried:
+            self._clock.sleep(min(left_s, WAIT_SLICE_S))
+            left_s -= WAIT_SLICE_S
+
+
+class Site:
+    """One tier of a task. `root`: all of the place; `store`: the task's part of it, once it is joined.
+
+    It belongs to one thread at a time: the start's, then its placer's."""
+
+    def __init__(self, wishes: Tier, inner: Store, *, clock: Clock) -> None:
+        self.wishes, self.name, self.url, self.reach = wishes, wishes.called, display(wishes.url), wishes.outlives
+        self.form = Form(levels=wishes.levels, codec=wishes.codec)
+        self.clock = Impatient(clock)
+        self.owners = Owners()
+        self.catalog: Catalog = open_sqlite(None)  # of what lies there
+        self.home = ""  # the task's folder there
+        self.silent = False  # whether it did not answer the last call
+        self.lost: Superseded | None = None  # a later attempt has it
+        self.joined = False
+        self._inner = inner
+
+    @property
+    def store(self) -> Store:
+        """The task's part of it, asked patiently and no faster than it is wanted."""
+        return self._around(self._part(), ATTEMPTS, PATIENCE_S)
+
+    def find_home(self, task: str) -> str | None:
+        """The task's folder there, if it has one. A StoreError where the place cannot say."""
+        self.home = tasks.find(self._around(self._inner, START_ATTEMPTS, START_PATIENCE_S), task) or ""
+        return self.home or None
+
+    def bring_attempts(self, near: Home) -> None:
+        """So that the number that is claimed next is above all that it knows."""
+        if self.home:
+            bring_attempts(self._around(self._part(), START_ATTEMPTS, START_PATIENCE_S), near)
+
+    def join(self, near: Home, home: str, *, task: str, own: int, hurry: bool = False) -> None:
+        """Take the place for the attempt `own`, learn what is known there, and what lies there. Twice is once.
+
+        Superseded if another attempt has it; StoreError. `hurry`: somebody waits."""
+        if self.joined:
+            return
+        attempts, patience_s = (START_ATTEMPTS, START_PATIENCE_S) if hurry else (ATTEMPTS, PATIENCE_S)
+        self.home = self.home or tasks.find(self._around(self._inner, attempts, patience_s), task) or home
+        store = self._around(self._part(), attempts, patience_s)
+        hold_there(near, store, own, task=task)
+        bring_facts(store, near, own)
+        refresh(self.catalog, self.home, store)
+        held = self.entries(near)
+        if held:
+            know_frozen(store, held[-1].folder, held[-1].manifest, self.owners)
+        self.joined = True
+
+    def clear_halves(self, near: Sequence[Entry]) -> None:
+        """Take away half copies that nobody can go on with: of checkpoints that the home has no more."""
+        ids = {entry.manifest.id for entry in near}
+        clear_halves(self.store, lambda id: id in ids)
+
+    def entries(self, near: Home) -> tuple[Entry, ...]:
+        """What lies there, oldest first, with what the home's facts say of it by now. Damage of the home's own copy is
+        no damage there."""
+        learn(self.catalog, self.home, near)
+        return tuple(replace(entry, damaged=None, verified=None) for entry in self.catalog.entries(self.home))
+
+    def usage(self, near: Home) -> Usage | None:
+        """How full it is: of its budget, else of the file system of a folder. None where nothing can be said."""
+        budget = self.wishes.budget
+        if budget is not None:
+            held = holdings(self.entries(near), self._part())
+            once = {blob.key: blob.size for some in held.values() for blob in some}
+            return Usage(used=sum(once.values()), size=budget)
+        return self._inner.usage() if isinstance(self._inner, LocalStore) else None
+
+    def _around(self, store: Store, attempts: int, patience_s: float) -> Store:
+        if kind_of(self.wishes.url) in REMOTE:
+            store = Retrying(store, self.clock, self._hears, attempts=attempts, patience_s=patience_s)
+        return store if self.wishes.rate is None else Throttled(store, self.wishes.rate, self.clock)
+
+    def _part(self) -> Store:
+        if isinstance(self._inner, LocalStore):  # which can give files a second name
+            return self._inner.below(self.home)
+        return Within(self._inner, self.home)
+
+    def _hears(self, error: Unreachable, wait_s: float) -> None:
+        self.silent = True
+
+
+def open_sites(wishes: Sequence[Tier], root: Path, *, clock: Clock, network: float | None = None) -> tuple[Site, ...]:
+    """The tiers of a run. Nothing is asked of them yet. UsageError if one cannot be, or lies in the root. `network`:
+    bytes a second that may go to each of those beyond the network, if they say no less."""
+    sites: list[Site] = []
+    seen: dict[str, str] = {}
+    for tier in wishes:
+        url = absolute(tier.url)
+        if kind_of(url) == "folder":
+            folder = Path(url).resolve()
+            if folder == root or root in folder.parents:
+                raise UsageError(
+                    f"tier {tier.called}: {folder} lies in the root {root}, and is lost with it",
+                    next_command="give a folder of another disk, or leave this tier out",
+                )
+            url = str(folder)
+        if url in seen:
+            raise UsageError(f"tiers {seen[url]} and {tier.called} are the same place: {display(url)}")
+        seen[url] = tier.called
+        options = dict(tier.options)
+        if tier.storage_class is not None:
+            options["storage_class"] = tier.storage_class
+        if network is not None and kind_of(url) in REMOTE:
+            tier = tier.model_copy(update={"rate": min(network, tier.rate or network)})
+        sites.append(Site(tier, open_store(url, options), clock=clock))
+    return tuple(sites)
+
+
+class Places:
+    """The tiers of a task at a start."""
+
+    def __init__(self, sites: Sequence[Site], *, clock: Clock, emit: Emit) -> None:
+        self.sites, self._clock, self._emit = tuple(sites), clock, emit
+
+    def find_home(self, task: str) -> str | None:
+        """The folder that the task has on a tier, for a root that does not know it."""
+        homes: list[str] = []
+        for site in self.sites:
+            with self._told(site):
+                homes += [home for home in (site.find_home(task),) if home]
+        return homes[0] if homes else None
+
+    def bring_attempts(self, near: Home) -> None:
+        """So that the number that is claimed next is above all that a tier knows."""
+        for site in self._answering():
+            with self._told(site):
+                site.bring_attempts(near)
+
+    def join(self, near: Home, home: str, *, task: str, own: int) -> None:
+        """Take the tiers for this attempt. One that does not answer is told, and joined when it does."""
+        for site in self._answering():
+            with self._told(site):
+                site.join(near, home, task=task, own=own, hurry=True)
+
+    def bring_home(self, near: Home, home: str, catalog: Catalog, entries: Sequence[Entry]) -> Mapping[str, str]:
+        """Fetch what a tier has that is better than all that the root has: a run on a new machine, or behind a disk
+        that was lost, goes on from there. The tiers by the ids of what was fetched."""
+        fetched: dict[str, str] = {}
+        known = list(entries)
+        for site in self._answering():
+            with self._told(site):
+                brought = self._fetch(site, near, home, catalog, known) if site.joined else None
+                if brought is not None:
+                    known.append(brought)
+                    fetched[brought.manifest.id] = site.name
+        return fetched
+
+    def _answering(self) -> list[Site]:
+        return [site for site in self.sites if not site.silent and site.lost is None]
+
+    @contextmanager
+    def _told(self, site: Site) -> Iterator[None]:
+        """What is wrong with a tier is told, and keeps no training from its start."""
+        try:
+            yield
+        except Superseded as superseded:
+            lose(site, superseded, self._emit)
+        except MementumError as error:
+            site.silent = True
+            self._emit(trouble(f"asking the tier {site.name}", error))
+
+    def _fetch(self, site: Site, near: Home, home: str, catalog: Catalog, known: Sequence[Entry]) -> Entry | None:
+        ids = {entry.manifest.id for entry in known}
+        for entry in candidates(site.entries(near)):
+            if entry.manifest.id in ids:
+                continue
+            if candidates([*(one for one in known if one.damaged is None), entry])[0] is not entry:
+                return None  # and those after it are worse
+            began_s = self._clock.monotonic()
+            id, step = entry.manifest.id, entry.manifest.step
+            self._emit(PhaseBegan(phase="fetch", id=id))
+            done = place(entry, source=site.store, target=near, require_newest=_nobody, pause=_goes_on)
+            duration_s = self._clock.monotonic() - began_s
+            self._emit(PhaseEnded(phase="fetch", id=id, duration_s=duration_s))
+            if isinstance(done, Copied):
+                catalog.add(home, done.manifest, done.folder)
+                size = done.manifest.size
+                self._emit(Fetched(id=id, step=step, tier=site.name, size=size, duration_s=duration_s))
+                return Entry(manifest=done.manifest, folder=done.folder, judged=entry.judged)
+            what, kept = f"fetching {id} of step {step} from {site.name}", "what the root has; the next one is tried"
+            self._emit(Failed(what=what, error=done.reason, kept=kept))
+        return None
+
+
+def _nobody() -> None:
+    """Nobody can supersede the holder of a task in its own root."""
+
+
+def _goes_on() -> None:
+    """A start waits for it."""
+
+
+def trouble(what: str, error: MementumError) -> Failed:
+    """What is told of a tier that cannot be used, with what can be done."""
+    following = "" if error.next_command is None else f"; next: {error.next_command}"
+    return Failed(what=what, error=f"{error.message}{following}", kept="all checkpoints; the training goes on")
+
+
+def lose(site: Site, superseded: Superseded, emit: Emit) -> None:
+    """Another attempt has the tier: nothing more is brought there."""
+    site.lost = superseded
+    kept = "all checkpoints, there and in the root; the training goes on and brings nothing more there"
+    emit(Failed(what=f"holding the tier {site.name}", error=superseded.message, kept=kept))

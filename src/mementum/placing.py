@@ -1,0 +1,396 @@
+"""Placing: the order of durable effects when a checkpoint is copied from one store to another, told once."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import field, replace
+
+from mementum.basing import Wanted
+from mementum.errors import KeyTaken, MementumError, StoreError
+from mementum.execute.compress import GaveUp, Pause
+from mementum.execute.remove import MARK
+from mementum.execute.transfer import Copy, NotWhole, Owners, Proved, go_on, small
+from mementum.format import generations, index, levels
+from mementum.format import manifest as manifests
+from mementum.format.codec import is_delta
+from mementum.format.manifest import digest
+from mementum.recoding import Recoded, counted, is_coded
+from mementum.records import LEVELS, Damage, DataFile, Entry, Index, Manifest, StoredFile, record
+from mementum.recover.verify import CONTEXT, INDEX, read_manifest
+from mementum.storage.store import Store
+
+MARKED = re.compile(rf"{MARK}(c[0-9a-z]{{1,64}})\.json")
+STEP = re.compile(r"(step_\d{10,19})(?:-\d+)?")
+FOLDERS_MAX = 999  # checkpoints of one step in one place
+TRIES = 3  # with a checkpoint that is compressed or dropped a level while it is copied: that takes seconds to do
+FROZEN = ".frozen.safetensors"
+Look = Callable[[], None]
+
+
+@record
+class Form:
+    """In what a copy differs from its source. `codec`: of optimizer state; None: as it lies there. One with a delta is
+    of weights too where there is something to code them against: others stay standard files."""
+
+    levels: tuple[int, ...] = LEVELS
+    codec: str | None = None
+
+
+AS_IT_IS = Form()
+
+
+@record
+class Copied:
+    """A checkpoint is whole in the target, in `folder`. `sent`: bytes; none of them where it was there already."""
+
+    manifest: Manifest
+    folder: str
+    sent: int
+
+
+@record
+class Uncopied:
+    """Why it is not there. `damage`: what is wrong with the source, if that is the reason."""
+
+    reason: str
+    damage: Damage | None = None
+
+
+@record
+class Job:
+    """What is copied, from where and to where."""
+
+    copy: Copy
+    source: Store
+    folder: str  # in the source
+    before: Manifest
+    form: Form
+    owners: Owners | None
+    pause: Pause
+    others: Sequence[Entry] = ()
+    bases: dict[str, DataFile] = field(default_factory=dict)  # what files of the copy were coded against, by its key
+
+    @property
+    def generation(self) -> int:
+        """Of a copy that differs."""
+        return self.before.generation + 1
+
+
+@record
+class Room:
+    """Where a copy goes, and what of it lies there by name and size; `stands` where it is there."""
+
+    folder: str
+    there: Mapping[str, int]
+    stands: Manifest | None = None
+
+
+def place(
+    entry: Entry,
+    *,
+    source: Store,
+    target: Store,
+    form: Form = AS_IT_IS,
+    owners: Owners | None = None,
+    others: Sequence[Entry] = (),
+    require_newest: Look,
+    pause: Pause,
+) -> Copied | Uncopied:
+    """A mark that says whose copy it is, then data, index, context, then a look for a later attempt, then the manifest,
+    then the mark goes: whatever line we die on, what is listed in the target is whole, and who comes later goes on.
+
+    `others`: the checkpoints of the target, oldest first, for a codec with a delta to code files against. `owners`:
+    which checkpoints of the target have which frozen weights, for whoever copies several: those are not sent again.
+    Superseded from `require_newest`, and a StoreError of either side, are raised and leave the half copy."""
+    for _ in range(TRIES):
+        try:
+            return _place(entry, source, target, form, owners, others, require_newest, pause)
+        except GaveUp as stopped:
+            return Uncopied(reason=stopped.reason)
+        except NotWhole as found:
+            if not _was_rewritten(entry, source):
+                return Uncopied(reason=str(found), damage=found.damage)
+    return Uncopied(reason="it was rewritten again and again while it was copied")
+
+
+def _place(
+    entry: Entry,
+    source: Store,
+    target: Store,
+    form: Form,
+    owners: Owners | None,
+    others: Sequence[Entry],
+    require_newest: Look,
+    pause: Pause,
+) -> Copied:
+    before, indexes = _read(entry, source)
+    room = _room(target, entry.folder, before.id)
+    if room.stands is not None:
+        if mark_name(before.id) in room.there:  # who put the manifest has died before the mark was gone
+            target.delete(f"{room.folder}/{mark_name(before.id)}")
+        return _standing(room, room.stands)
+    copy = Copy(target, room.folder, room.there)
+    mark = _mark(copy, before)
+    job = Job(
+        copy=copy,
+        source=source,
+        folder=entry.folder,
+        before=before,
+        form=form,
+        owners=owners,
+        pause=pause,
+        others=others,
+    )
+    try:
+        after = _copy_parts(job, indexes)
+    except NotWhole:
+        copy.clear()
+        raise
+    _clear_older(copy, after, mark)
+    go_on(pause)
+    require_newest()
+    _put_manifest(job, after)  # from here on it exists there
+    _require_owners(job, after)
+    target.delete(mark)
+    return Copied(manifest=after, folder=room.folder, sent=copy.sent)
+
+
+def _was_rewritten(entry: Entry, source: Store) -> bool:
+    """Whether what was missing, or not what was written, went with a generation that holds no more."""
+    found = read_manifest(source, entry.folder)
+    return (
+        isinstance(found, Manifest) and found.id == entry.manifest.id and found.generation > entry.manifest.generation
+    )
+
+
+def clear_halves(store: Store, wanted: Callable[[str], bool]) -> tuple[str, ...]:
+    """Take away half copies of checkpoints that are not `wanted`, by their ids, and marks beside what is whole; their
+    folders. Only the holder of the task may, and not while something is placed there."""
+    found: dict[str, dict[str, int]] = {}
+    for stat in store.list("step_"):
+        folder, _, name = stat.key.partition("/")
+        found.setdefault(folder, {})[name] = stat.size
+    cleared: list[str] = []
+    for folder, names in found.items():
+        ids = _marks(names)
+        if generations.standing(names):
+            for id in ids:
+                store.delete(f"{folder}/{mark_name(id)}")
+        elif ids and not any(wanted(id) for id in ids):
+            Copy(store, folder, names).clear()
+            cleared.append(folder)
+    return tuple(cleared)
+
+
+def mark_name(id: str) -> str:
+    return f"{MARK}{id}.json"
+
+
+def _read(entry: Entry, source: Store) -> tuple[Manifest, tuple[Index, ...]]:
+    """The manifest that holds, and what its indexes say, proved."""
+    found = read_manifest(source, entry.folder)
+    if isinstance(found, Damage):
+        raise NotWhole(found)
+    if found.id != entry.manifest.id:
+        raise GaveUp(f"checkpoint {found.id} lies in its folder now")
+    files = [file for file in found.files if INDEX.fullmatch(file.name)]
+    return found, tuple(index.parse(small(source, entry.folder, file), file.name) for file in files)
+
+
+def _room(target: Store, folder: str, id: str) -> Room:
+    """The folder of the step in which the copy lies, or began, or can begin. Another checkpoint's half copy goes."""
+    match = STEP.fullmatch(folder)
+    if match is None:
+        raise GaveUp(f"{folder} is not the folder of a checkpoint")
+    step = match[1]
+    found: dict[str, dict[str, int]] = {}
+    for stat in target.list(step):
+        name, _, file = stat.key.partition("/")
+        if name == step or name.startswith(f"{step}-"):
+            found.setdefault(name, {})[file] = stat.size
+    order = [folder, *sorted(found, key=lambda name: (len(name), name))]
+    for name in order:
+        standing = generations.standing(found.get(name, ()))
+        if standing and manifests.has_id(target.get(f"{name}/{standing[-1]}", 0, manifests.HEAD), id):
+            return Room(folder=name, there=found[name], stands=_stands(target, name))
+    for name in order:
+        if id in _marks(found.get(name, ())):
+            return Room(folder=name, there=found[name])
+    for name in (folder, step, *(f"{step}-{number}" for number in range(2, FOLDERS_MAX + 1))):
+        there = found.get(name, {})
+        if there and _marks(there) and not generations.standing(there):
+            Copy(target, name, there).clear()
+            there = {}
+        if not there:
+            return Room(folder=name, there={})
+    raise GaveUp(f"there are {FOLDERS_MAX} checkpoints of {step}")
+
+
+def _stands(target: Store, folder: str) -> Manifest:
+    found = read_manifest(target, folder)
+    if isinstance(found, Damage):
+        raise GaveUp(f"its copy there is damaged ({found.key}: {found.what})")
+    return found
+
+
+def _standing(room: Room, manifest: Manifest) -> Copied:
+    """It is there already; a copy that lacks a file is a repair's affair, and not written over."""
+    for file in manifest.files:
+        if file.folder is None and room.there.get(file.name) != file.size:
+            raise GaveUp(f"its copy there is damaged ({room.folder}/{file.name} is missing or cut off)")
+    return Copied(manifest=manifest, folder=room.folder, sent=0)
+
+
+def _marks(names: Iterable[str]) -> list[str]:
+    """The ids of the checkpoints whose half copies have these names."""
+    return [match[1] for name in names if (match := MARKED.fullmatch(name))]
+
+
+def _mark(copy: Copy, before: Manifest) -> str:
+    key = f"{copy.folder}/{mark_name(before.id)}"
+    said = {"id": before.id, "step": before.step, "attempt": before.attempt}
+    if mark_name(before.id) not in copy.names:
+        copy.target.put(key, [json.dumps(said).encode()])
+    return key
+
+
+def _copy_parts(job: Job, indexes: tuple[Index, ...]) -> Manifest:
+    """Data, then indexes and contexts; the manifest that names them, which is the source's where nothing differs."""
+    before, wanted = job.before, job.form.levels
+    data: dict[str, DataFile] = {}  # by the name at the source
+    for each in indexes:
+        for held in levels.index_left(each, wanted).files:
+            data[held.name] = _copy_data(job, held, each)
+    left = tuple(level for level in before.levels if level in wanted)
+    same = left == before.levels and all(data.get(held.name) == held for each in indexes for held in each.files)
+    made: list[StoredFile] = []
+    proofs = iter(indexes)
+    for file in before.files:
+        if file.digest is None:
+            continue
+        name, content = file.name, bytes(small(job.source, job.folder, file))
+        if not same and INDEX.fullmatch(name):
+            name, content = _index(next(proofs), data, job)
+        elif left != before.levels and CONTEXT.fullmatch(name):
+            content = levels.context_left(content, indexes[0], left, name)
+            name = _name(name, job)
+        made.append(StoredFile(name=name, size=len(content), digest=digest(content)))
+        job.copy.put(name, [content], len(content))
+    if same:
+        return before
+    return replace(
+        before,
+        generation=job.generation,
+        granularity=levels.granularity_left(before.granularity, left),
+        levels=left,
+        files=(
+            *(StoredFile(name=one.name, size=one.size, folder=one.folder) for one in data.values()),
+            *made,
+            *(StoredFile(name=one.name, size=one.size, folder=one.folder) for one in job.bases.values()),
+        ),
+    )
+
+
+def _copy_data(job: Job, file: DataFile, of: Index) -> DataFile:
+    """A data file as it is in the target."""
+    codec = job.form.codec if levels.level_of(file.name) == levels.OPTIMIZER else None
+    tensors = [tensor for tensor in of.tensors if tensor.file == file.name]
+    coded = _counted(job, file, of)
+    if coded is not None:
+        return coded
+    if file.base is not None or (codec is not None and not is_coded(file, tensors, codec)):
+        chunks = Recoded(file, tensors, of.bases, source=job.source, folder=job.folder, codec=codec, pause=job.pause)
+        stat = job.copy.put(_name(file.name, job), chunks)
+        return DataFile(name=_name(file.name, job), size=stat.size, blocks=tuple(chunks.made))
+    own, owners = replace(file, folder=None), job.owners if file.name.endswith(FROZEN) else None
+    owner = None if owners is None else owners.find(own)
+    if owner is not None and owner != job.copy.folder:
+        if job.copy.link(owner, file.name, file.size):
+            return own
+        if not job.copy.links:
+            return replace(file, folder=owner)
+    job.copy.put(file.name, Proved(job.source, generations.key_of(job.folder, file), file, job.pause), file.size)
+    if owners is not None:
+        owners.know(own, job.copy.folder)
+    return own
+
+
+def _counted(job: Job, file: DataFile, of: Index) -> DataFile | None:
+    """The file, coded against one that the target has; None where none pays, or the codec has no delta."""
+    codec = job.form.codec
+    if codec is None or not is_delta(codec) or file.name.endswith(FROZEN):
+        return None
+    entry = Entry(manifest=job.before, folder=job.folder)
+    wanted = Wanted(entry=entry, proof=of, file=file, codec=codec, source=job.source)
+    name = _name(levels.coded_name(file.name), job)
+    found = counted(wanted, job.others, job.copy.target, job.pause, lambda chunks: job.copy.put(name, chunks), name)
+    if found is None:
+        return None
+    job.bases.update({generations.key_of("", base): base for base in found[1:]})
+    return found[0]
+
+
+def _name(name: str, job: Job) -> str:
+    """Of a part that the copy's own generation brings."""
+    return generations.part_name(generations.part_name(name, 1), job.generation)
+
+
+def _clear_older(copy: Copy, after: Manifest, mark: str) -> None:
+    """What an earlier try sent of another generation."""
+    named = {f"{copy.folder}/{file.name}" for file in after.files if file.folder is None}
+    for name in sorted(copy.names):
+        if f"{copy.folder}/{name}" not in {*named, mark}:
+            copy.target.delete(f"{copy.folder}/{name}")
+
+
+def _index(before: Index, data: Mapping[str, DataFile], job: Job) -> tuple[str, bytes]:
+    """The name and the bytes of the index of a copy that differs."""
+    left = levels.index_left(before, job.form.levels)
+    tensors = tuple(replace(tensor, file=data[tensor.file].name) for tensor in left.tensors)
+    files = tuple(data[file.name] for file in left.files)
+    used = {file.base for file in files}
+    bases = tuple(base for key, base in job.bases.items() if key in used)
+    made = Index(rank=before.rank, files=files, tensors=tensors, bases=bases)
+    return _name(index.name(before.rank), job), index.render(made)
+
+
+def _put_manifest(job: Job, after: Manifest) -> None:
+    """The source's own bytes where nothing differs. Where somebody has put one, it must be this one."""
+    name = generations.manifest_name(after.generation)
+    data = manifests.render(after)
+    if after is job.before:
+        data = bytes(job.source.get(f"{job.folder}/{name}", 0, manifests.READ_MAX))
+        if generations.parse(data, name) != after:
+            raise GaveUp("another checkpoint came into its folder while it was copied")
+    key = f"{job.copy.folder}/{name}"
+    try:
+        job.copy.target.put(key, [data])
+    except KeyTaken:
+        if bytes(job.copy.target.get(key, 0, manifests.READ_MAX)) != data:
+            raise
+
+
+def _require_owners(job: Job, after: Manifest) -> None:
+    """Withdraw the copy if a checkpoint whose files it names is on its way out: who removes one takes its manifest away
+    and then looks who names its files, we put ours and then look for that manifest, so that one of us sees it."""
+    target = job.copy.target
+    for folder in {file.folder for file in after.files if file.folder is not None}:
+        if not generations.newest(stat.key for stat in target.list(f"{folder}/meta")):
+            target.delete(f"{job.copy.folder}/{generations.manifest_name(after.generation)}")
+            if job.owners is not None:
+                job.owners.forget(folder)
+            raise GaveUp(f"the checkpoint in {folder}, whose files it needs, was removed there")
+
+
+def know_frozen(target: Store, folder: str, manifest: Manifest, owners: Owners) -> None:
+    """Learn which frozen weights a checkpoint in the target has; what cannot be read is not known, and sent again."""
+    try:
+        for file in manifest.files:
+            if INDEX.fullmatch(file.name):
+                for held in index.parse(small(target, folder, file), file.name).files:
+                    if held.name.endswith(FROZEN):
+                        owners.know(replace(held, folder=None), held.folder or folder)
+    except (NotWhole, StoreError, MementumError):
+        return

@@ -1,0 +1,37 @@
+"""A store around a store that takes no more bytes a second than it is given, so that copies leave room for others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mementum.clock import Clock
+from mementum.storage.around import Around
+from mementum.storage.chunks import watched
+from mementum.storage.pace import Pace
+from mementum.storage.store import Buffer, Stat, Store
+
+
+class Throttled(Around):
+    """A `Store` whose puts, replaces and gets share `bytes_per_s`. What was not used for a second is made up for.
+
+    A chunk, or what one get brings, is moved at once; the next one waits. UsageError unless it is above 0.
+    It goes around a `Retrying`, so that bytes that are sent again are counted again.
+    """
+
+    def __init__(self, inner: Store, bytes_per_s: float, clock: Clock) -> None:
+        super().__init__(inner)
+        self._pace = Pace(bytes_per_s, clock)
+
+    def put(self, key: str, chunks: Iterable[Buffer]) -> Stat:
+        return self._inner.put(key, watched(chunks, self._take))
+
+    def replace(self, key: str, chunks: Iterable[Buffer]) -> Stat:
+        return self._inner.replace(key, watched(chunks, self._take))
+
+    def get(self, key: str, start: int = 0, size: int | None = None) -> memoryview:
+        data = self._inner.get(key, start, size)
+        self._pace.take(data.nbytes)  # afterwards, when it is known how many there are
+        return data
+
+    def _take(self, chunk: Buffer) -> None:
+        self._pace.take(memoryview(chunk).nbytes)

@@ -1,0 +1,111 @@
+"""Which store a tier's url means."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+from urllib.parse import unquote, urlsplit
+
+from mementum.errors import UsageError
+from mementum.storage.disk import PosixDisk
+from mementum.storage.local import LocalStore
+from mementum.storage.store import Store
+
+Kind = Literal["folder", "ram", "objects", "redis"]
+Reach = Literal["process", "reboot", "machine"]
+
+KINDS: Mapping[str, Kind] = {
+    "": "folder",
+    "file": "folder",
+    "ram": "ram",
+    "s3": "objects",
+    "gs": "objects",
+    "az": "objects",
+    "redis": "redis",
+    "rediss": "redis",
+}
+REACHES: Mapping[Kind, Reach] = {"folder": "reboot", "ram": "process", "objects": "machine", "redis": "machine"}
+EXTRAS = {"objects": ("mementum.storage.objects", "s3"), "redis": ("mementum.storage.redis", "redis")}
+SHM = Path("/dev/shm")
+EXAMPLES = "s3://bucket/prefix, gs://bucket/prefix, az://container/prefix, redis://host:6379/0, ram://name or a folder"
+
+
+def kind_of(url: str) -> Kind:
+    """What stands behind the url. UsageError for a scheme that is none of ours."""
+    scheme = _scheme(url)
+    if scheme not in KINDS:
+        raise UsageError(f"{scheme}:// is no place for checkpoints; there are {EXAMPLES}")
+    return KINDS[scheme]
+
+
+def default_reach(url: str) -> Reach:
+    """The loss that a place outlives, unless its settings say otherwise."""
+    return REACHES[kind_of(url)]
+
+
+def is_remote_url(text: str) -> bool:
+    """Whether it is a url of a server, not a folder's path."""
+    return "://" in text and kind_of(text) in ("objects", "redis")
+
+
+def display(url: str) -> str:
+    """The url without user and password, for people and facts."""
+    split = urlsplit(url)
+    if "://" not in url or "@" not in split.netloc:
+        return url
+    return split._replace(netloc=split.netloc.rpartition("@")[2]).geturl()
+
+
+def absolute(url: str) -> str:
+    """The same place, whatever the current folder is: `./checkpoints`, `~/checkpoints` and `file://` become paths."""
+    if kind_of(url) != "folder":
+        return url
+    path = unquote(urlsplit(url).path) if url.startswith("file:") else url
+    return os.path.abspath(os.path.expanduser(path))
+
+
+def open_store(url: str, options: Mapping[str, str] | None = None) -> Store:
+    """The store of a tier. Nothing is sent to a server yet, and no folder is made, but for ram.
+
+    UsageError: an unknown scheme, an option that does not exist, a package that is not installed.
+    """
+    kind, options = kind_of(url), options or {}
+    if kind in EXTRAS:
+        module, extra = EXTRAS[kind]
+        try:
+            loaded = importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            raise UsageError(
+                f"{display(url)}: {error.name} is not installed", next_command=f"pip install 'mementum[{extra}]'"
+            ) from error
+        store: Store = loaded.open_objects(url, options) if kind == "objects" else loaded.RedisStore(url, options)
+        return store
+    if options:
+        raise UsageError(f"{display(url)}: a folder has no options, but {', '.join(sorted(options))} was given")
+    return LocalStore(PosixDisk(), absolute(url) if kind == "folder" else str(_in_memory(url)))
+
+
+def _in_memory(url: str) -> Path:
+    """A folder in shared memory that is ours alone. Anybody may make one there, so whose it is is looked at."""
+    split = urlsplit(url)
+    name = unquote(f"{split.netloc}{split.path}").strip("/") or "checkpoints"
+    own = SHM / f"mementum-tier-{os.geteuid()}"
+    path = own / name
+    if ".." in Path(name).parts:
+        raise UsageError(f"{url!r:.200} leaves the memory of tiers")
+    try:
+        own.mkdir(mode=0o700, exist_ok=True)
+        status = own.lstat()
+    except OSError as error:
+        raise UsageError(f"{url}: {own} cannot be made: {error.strerror}", next_command=f"ls -ld {SHM}") from error
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+        raise UsageError(f"{url}: {own} is not ours", next_command=f"ls -ld {own}")
+    return path
+
+
+def _scheme(url: str) -> str:
+    return urlsplit(url).scheme if "://" in url else ""

@@ -1,0 +1,110 @@
+"""`mementum place`: a copy on a tier is a checkpoint there, and comes back into a root that has lost it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mementum
+
+
+def steps(ask: Any, root: object) -> list[int]:
+    answer = ask("ls", root, "--json")
+    return [one["step"] for one in json.loads(answer.out)]
+
+
+def test_a_copy_is_a_checkpoint_of_a_root(ask: Any, root: Path, tmp_path: Path) -> None:
+    nas = tmp_path / "nas"
+    answer = json.loads(ask("place", root, "@4", "--to", nas, "--json").out)
+    assert (answer["step"], answer["tier"], answer["url"], answer["sent"]) == (4, str(nas), str(nas), answer["size"])
+    assert Path(answer["path"]).is_relative_to(nas)
+    assert steps(ask, nas) == [4]
+    assert ask("verify", nas, "--deep").code == 0
+    assert [len(one["tiers"]) for one in json.loads(ask("ls", root, "--json").out)] == [0, 1, 0]
+    table = ask("ls", root).lines
+    assert table[0].split()[-2:] == ["tiers", "reason"]
+    assert f"  {nas}  " in table[2]
+    assert any(line.split()[:2] == ["tier", str(nas)] for line in ask("show", root, "@4").lines)
+    assert steps(ask, root) == [6, 4, 2]
+    again = ask("place", root, "@4", "--to", nas)
+    assert (again.code, again.out.endswith(": it was there already\n")) == (0, True)
+    assert [row.split()[1] for row in ask("ls", root, "--filter", f"tier=={nas}").lines[1:-1]] == ["4"]
+
+
+def test_a_root_that_was_lost_comes_back(ask: Any, root: Path, tmp_path: Path) -> None:
+    nas, new = tmp_path / "nas", tmp_path / "new"
+    assert ask("pin", root, "@4", "--why", "x", "--by", "me").code == 0
+    assert ask("place", root, "@4", "--to", nas).code == 0
+    shutil.rmtree(root)
+    new.mkdir()
+    answer = ask("place", new, "@4", "--from", nas)
+    assert (answer.code, answer.err) == (0, "")
+    (one,) = json.loads(ask("ls", new, "--json").out)
+    assert (one["step"], one["metrics"]["loss"], one["pinned_by"]) == (4, 0.2, ["me"])
+    assert ask("verify", new, "--deep").code == 0
+    assert ask("place", new, "@4", "--from", nas).out.endswith(": it was there already\n")
+
+
+def test_an_s3_and_back(
+    ask: Any, root: Path, s3_url: str, s3_options: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = {"endpoint": "AWS_ENDPOINT_URL", "allow_http": "AWS_ALLOW_HTTP"}
+    for name, value in s3_options.items():
+        monkeypatch.setenv(names.get(name, f"AWS_{name.upper()}"), value)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert ask("place", root, "@6", "--to", s3_url).code == 0
+    assert steps(ask, s3_url) == [6]
+    (tmp_path / "new").mkdir()
+    assert ask("place", tmp_path / "new", "--from", s3_url).code == 0
+    assert ask("verify", tmp_path / "new", "--deep").code == 0
+
+
+def test_a_training_that_lives_is_not_disturbed(ask: Any, root: Path, tmp_path: Path) -> None:
+    import torch
+
+    assert ask("place", root, "@4", "--to", tmp_path / "nas").code == 0
+    with mementum.open_run(root, task="byte-gpt", model=torch.nn.Linear(30, 40), resume="never"):
+        answer = ask("place", root, "@4", "--from", tmp_path / "nas")
+        assert (answer.code, "is being trained" in answer.err) == (1, True)
+        assert ask("place", root, "@2", "--to", tmp_path / "nas").code == 0  # it only reads here
+    assert steps(ask, tmp_path / "nas") == [4, 2]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        ([], 2, "one of the two"),
+        (["@4", "--to", "a", "--from", "b"], 2, "one of the two"),
+        (["@5", "--to", "a"], 4, "has no checkpoint at step 5"),
+        (["@4", "--to", "gopher://x"], 2, "is no place for checkpoints"),
+        (["@4", "--to", "redis://:secret@127.0.0.1:1/0"], 1, "127.0.0.1"),
+        (["@4", "--from", "nowhere"], 2, "there is no folder"),
+    ],
+)
+def test_bad_words(
+    ask: Any, root: Path, words: list[str], code: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    answer = ask("place", root, *words)
+    assert (answer.code, said in answer.err) == (code, True), answer.err
+    assert "secret" not in answer.err
+    assert steps(ask, root) == [6, 4, 2]
+
+
+def test_a_tier_in_the_root_is_refused(ask: Any, root: Path) -> None:
+    answer = ask("place", root, "@4", "--to", root / "copies")
+    assert (answer.code, "is lost with it" in answer.err) == (2, True)
+
+
+def test_a_damaged_one_is_not_placed(ask: Any, root: Path, tmp_path: Path) -> None:
+    (path,) = root.glob("*/*/step_*4/model.safetensors")
+    data = bytearray(path.read_bytes())
+    data[-5] ^= 1
+    path.write_bytes(data)
+    answer = ask("place", root, "@4", "--to", tmp_path / "nas")
+    assert (answer.code, "model.safetensors" in answer.err) == (3, True)
+    assert not list((tmp_path / "nas").rglob("meta*.json"))
