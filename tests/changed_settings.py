@@ -106,6 +106,7 @@ CHANGED: Mapping[str, Any] = {
     "tiers.retention_days.level_0": 7,
     "tiers.retention_days.level_1": 7,
     "tiers.retention_days.level_2": 7,
+    "tiers.scrub": "sizes",
     "tiers.options": {"region": "eu"},
     "catalog": "redis://127.0.0.1:1/0",
     "watermarks": "off",

@@ -54,3 +54,38 @@ class FullDisk(PosixDisk):
     def _require_space(self, path: str) -> None:
         if self.full and self.full in path:
             raise OSError(errno.ENOSPC, "No space left on device", path)
+
+
+class Quota(PosixDisk):
+    """Has room for `room` bytes in all, and does not say so."""
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+
+    def create(self, path: str) -> Any:
+        return Counted(super().create(path), self)
+
+    def grow(self, room: int) -> None:
+        self.room += room
+
+    def unlink(self, path: str) -> None:
+        size = self.size(path)
+        super().unlink(path)
+        self.room += size
+
+
+class Counted:
+    """A file on it."""
+
+    def __init__(self, file: Any, disk: Quota) -> None:
+        self._file, self._disk = file, disk
+
+    def write(self, chunk: Any) -> None:
+        size = memoryview(chunk).nbytes
+        if size > self._disk.room:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        self._disk.room -= size
+        self._file.write(chunk)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 FLOORS = (  # a file imports its own room and lower floors, nothing else
     {"errors", "clock"},
-    {"records", "plugins", "data", "once"},
+    {"records", "plugins", "data", "once", "masking"},
     {"cgroup"},
     {"events", "config", "perceive", "decide", "format", "storage"},
     {"live"},
@@ -12,10 +12,11 @@ FLOORS = (  # a file imports its own room and lower floors, nothing else
     {"basing"},
     {"rewriting", "recoding"},
     {"saving", "resuming", "pruning", "settling", "withering", "placing", "mirroring", "frozen", "rooting", "release"},
-    {"places", "assemble", "policies", "watermarks", "past", "journal", "noting", "soundness", "belated"},
+    {"places", "repairing", "scrubbing", "assemble", "policies", "watermarks"}
+    | {"past", "journal", "noting", "soundness", "belated"},
     {"opening", "asking", "tidying"},
-    {"compressing", "forwarding", "landing"},
-    {"background", "ram", "slotting"},
+    {"compressing", "forwarding", "landing", "mending"},
+    {"background", "ram", "slotting", "tending"},
     {"taking", "planning", "deciding", "quarantine", "restoring", "draining", "clearing", "timeline"},
     {"batches", "rolling"},
     {"run"},
@@ -80,6 +81,7 @@ BROAD_EXCEPT = (
     "execute/beside.py",  # a thread's end
     "execute/settler.py",  # a thread's end
     "execute/placer.py",  # a thread's end
+    "tending.py",  # a thread's end
     "perceive/notices.py",  # a signal handler of the user's, whose exception is kept for the step's end
     "run.py",  # the border that keeps our faults out of training
     "deciding.py",  # the same

@@ -13,6 +13,7 @@ from mementum import planning
 from mementum.clock import ManualClock, SystemClock
 from mementum.execute.room import Choice, Room
 from mementum.planning import Copying, Plan, State, Unmeasured, Writing, costs, deepest, make, state_of_parameters
+from mementum.records import Usage
 from mementum.storage.direct import OpenFile
 from mementum.storage.disk import NewFile, PosixDisk
 from mementum.storage.store import Buffer
@@ -26,7 +27,7 @@ PLAN = Plan(
     choice=CHOICE,
     behind=(),
     folder="/",
-    disk_free=10**10,
+    disk=Usage(used=0, size=10**10),
     copying=Copying(first=1e9, again=1e10),
     writing=Writing(rate=5e8, size=256 * MIB),
 )

@@ -41,6 +41,7 @@ from mementum.rolling import Rolling
 from mementum.run import Run
 from mementum.slotting import ChosenSlots
 from mementum.storage import tiers
+from mementum.tending import Tending
 
 FIXTURE = Path(__file__).parent / "fixtures" / "checkpoint_config.yaml"
 GB = 10**9
@@ -101,6 +102,8 @@ def observed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Mappi
     for kind in (Budgets, Costs, Hazards, Detectors, Gradients, Memory, Watch, Notices, Perception, deadlines.Polled):
         spy_on_class(kind)
     for kind in (Background, ChosenSlots, OverlappedCapture, BlockingCapture, Run, Judge, Rolling, Site, SharedCatalog):
+        spy_on_class(kind)
+    for kind in (Tending,):
         spy_on_class(kind)
     for name in ("wall_time", "slurm_limit"):
         spy_on(name)

@@ -83,13 +83,14 @@ class Background:
         self.stills = Stills()
         self.health_of: HealthOf = lambda id, step: Health.CLEAN  # what is known of a state, for its manifest
         self.diagnosis: Callable[[], Diagnosis] = Diagnosis  # what is known of the run, for a slot; on any thread
+        self.memory_seen: Callable[[], Mapping[str, int]] = dict  # what was last seen of it; on any thread
         self.soundness: Soundness | None = None  # looks at each state before it is written
-        self._opened, self._lasting = opened, lasting
-        self._clock, self._emit = clock, emit
+        self._opened, self._lasting, self._clock, self._emit = opened, lasting, clock, emit
         level = None if marks is None else level_of(opened, marks, clock=clock, emit=emit)
         self._compressing = Compressing(
             opened, codec=settle_with, require_newest=self._require_newest, level=level, clock=clock, emit=emit
         )
+        self.turn = self._compressing.turn  # held by whoever removes or rewrites checkpoints of the task
         self._vanished = self._refused_told = False
         self._superseded: Superseded | None = None
         self._torn_save: Save | None = None  # of the newest copy that something overtook
@@ -101,7 +102,7 @@ class Background:
             catalog=opened.catalog,
             retention=retention,
             journal=self._journal,
-            turn=self._compressing.turn,
+            turn=self.turn,
             sure=opened.attempt.sure,
             level=level,
             clock=clock,
@@ -112,6 +113,7 @@ class Background:
         self._worker = Worker(emit=emit)
         self._forwarding = Forwarding(opened, best_of=best_of, marks=marks, tell=self._note, clock=clock, emit=emit)
         self.tidying.waiting = self._forwarding.waiting
+        self.hold_sending_to = self._forwarding.hold_to
 
     @property
     def saves_in_flight(self) -> int:
@@ -376,7 +378,7 @@ class Background:
                 "blocked_s": snapshot.stood_still_s,
             },
             metrics=snapshot.metrics,
-            memory={"rss": psutil.Process().memory_info().rss},
+            memory={"rss": psutil.Process().memory_info().rss, **self.memory_seen()},
             debug_info=snapshot.debug_info,
             exactness=snapshot.exactness,
             versions=self._lasting.versions,

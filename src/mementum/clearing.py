@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,7 +9,8 @@ from mementum.catalog import noted, plans
 from mementum.catalog.catalog import Catalog
 from mementum.catalog.rebuild import refresh
 from mementum.clock import Clock, timestamp
-from mementum.decide.evict import evict
+from mementum.config.settings import KEEP_BEST, KEEP_SPREAD
+from mementum.decide.filling import give
 from mementum.decide.retain import Retention, retain
 from mementum.errors import TaskInUse
 from mementum.events import Emit
@@ -20,7 +20,10 @@ from mementum.execute.remove import orphans, outdated
 from mementum.opening import open_task
 from mementum.pruning import prune
 from mementum.records import Entry, Fact, Granularity, Verdict, record
+from mementum.storage.disk import PosixDisk
 from mementum.storage.store import Home
+
+USUAL = Retention(last=None, spread=KEEP_SPREAD, best=KEEP_BEST)  # what a run keeps for good where it is told nothing
 
 
 @record
@@ -73,7 +76,8 @@ def free(
 ) -> Cleared:
     """Remove what is worth least until `need` bytes have come free, never what is protected; 0: nothing but a look."""
     entries = _known(store, home, catalog)
-    found = evict(entries, need=need, holdings=holdings(entries, store), waiting=_waiting(store, entries))
+    held = holdings(entries, store)
+    found = give(entries, USUAL, need=need, holdings=held, waiting=_waiting(store, entries))
     if not dry_run:
         _remove(found.verdicts, entries, store, home, catalog, clock=clock, emit=emit, by=by or noted.person())
     return Cleared(verdicts=found.verdicts, entries=entries, freed=found.freed, missing=found.missing)
@@ -96,10 +100,9 @@ def clear_leftovers(root: Path, task: str, store: Home, *, clock: Clock, emit: E
 
 
 def bytes_over(folder: Path, share: float) -> int:
-    """How many bytes must come free on the file system of a folder, so that no more than `share` of it is used. What is
-    kept back for root counts as used, as it does for whoever writes."""
-    usage = shutil.disk_usage(folder)
-    return max(0, usage.total - usage.free - int(share * usage.total))
+    """How many bytes must come free on the file system of a folder, so that no more than `share` of it is used."""
+    usage = PosixDisk().usage(str(folder))
+    return max(0, usage.used - int(share * usage.size))
 
 
 def shared_out(need: int, held: Sequence[int]) -> tuple[int, ...]:

@@ -23,8 +23,10 @@ from mementum.noting import Noting, Tell
 from mementum.once import Once
 from mementum.perceive.hang import Watch
 from mementum.perceive.health import over
+from mementum.perceive.memory import Memory
 from mementum.perceive.notices import Notices
 from mementum.perceive.recorder import Recorder
+from mementum.perceive.sending import Sending
 from mementum.perceive.shield import shield
 from mementum.perceive.situation import Perception, Told
 from mementum.records import (
@@ -75,6 +77,8 @@ class Watchers:
     notices: Notices | None = None
     hang: Watch | None = None
     quarantine: Quarantining | None = None
+    memory: Memory | None = None
+    sending: Sending | None = None
 
 
 class Deciding:

@@ -13,9 +13,11 @@ from mementum.clock import Clock
 from mementum.deciding import Deciding
 from mementum.events import Emit, Emitter, Event, Failed, Note, Placed, Unplaced
 from mementum.execute.capture import BlockingCapture, Capture, Slots
+from mementum.execute.claim import require_newest
 from mementum.execute.overlap import OverlappedCapture
 from mementum.execute.plan import RAW
 from mementum.live.component import Component
+from mementum.mending import Mending
 from mementum.opening import Opened
 from mementum.perceive.costs import Costs
 from mementum.perceive.onward import Onward
@@ -29,6 +31,7 @@ from mementum.rolling import Rolling, Wishes
 from mementum.sensing import expected_size, planned, watchers
 from mementum.slotting import ChosenSlots
 from mementum.soundness import watch_soundness
+from mementum.tending import Tending
 
 
 def rolling_for(
@@ -108,8 +111,13 @@ def deciding_for(
     for sentence in not_kept(asked.settings, Costs(planned(asked.settings, size)).every()):
         emit(Note(text=sentence))
     emit.add(deciding.hear)
-    if watched.perception is not None:
-        emit.add(partial(_told_onward, watched.perception.onward))
+    if watched.memory is not None:
+        background.memory_seen = watched.memory.percents
+    perception = watched.perception
+    if perception is not None:
+        if watched.sending is not None:
+            background.hold_sending_to(watched.sending, lambda: perception.at_s)
+        emit.add(partial(_told_onward, perception.onward))
     return deciding
 
 
@@ -157,10 +165,28 @@ def background_for(
     background.settle_newest()  # what the last run left as it landed
     if not asked.settings.observe:
         background.forward(None)  # and what it could not bring to the tiers
+        _tend(background, opened, asked, clock, emit)
     if resumed is not None:
         values = {"seconds": resumed.duration_s, "tier": resumed.tier}
         background.tell("restored", checkpoint=resumed.checkpoint, step=resumed.step, values=values)
     return background
+
+
+def _tend(background: Background, opened: Opened, asked: Asked, clock: Clock, emit: Emit) -> None:
+    """Have checkpoints read back, and mended, while the training goes on."""
+    if asked.settings.scrub is None:
+        return
+
+    def tell(kind: str, id: str, step: int, values: Mapping[str, Any]) -> None:
+        background.tell(kind, checkpoint=id, step=step, values=values)
+
+    look = partial(require_newest, opened.store, opened.attempt.number, task=opened.task, clock=clock)
+    mending = Mending(opened, tell=tell, require_newest=look, turn=background.turn, emit=emit)
+    tending = Tending(
+        opened, asked.settings.scrub, mending, tell=tell, over=lambda: background.superseded, clock=clock, emit=emit
+    )
+    background.at_end.append(tending.stop)
+    tending.start()
 
 
 def place_salvaged(salvaged: Salvaged | None, opened: Opened, background: Background, clock: Clock) -> None:

@@ -19,8 +19,9 @@ from mementum.execute.placer import STOPPED, PlaceJob, Placer
 from mementum.format.levels import level_of
 from mementum.mirroring import mirror, require_newest_there
 from mementum.opening import Opened
+from mementum.perceive.sending import Sending
 from mementum.places import Site, lose, trouble
-from mementum.placing import Uncopied, place
+from mementum.placing import FROZEN, Uncopied, place
 from mementum.pruning import prune
 from mementum.records import Entry, Place, Reach, Verdict
 from mementum.watermarks import URGENT, Gave, Level, marks_of
@@ -44,7 +45,14 @@ class Forwarding:
         fact."""
         self._opened, self._best_of, self._tell = opened, best_of, tell
         self._clock, self._emit = clock, emit
+        self._sending: Sending | None = None
+        self._at_s: Callable[[], float] = clock.monotonic
         self._lines = [Line(site, Placer(emit=emit), self._level(site, marks)) for site in opened.places.sites]
+
+    def hold_to(self, sending: Sending, at_s: Callable[[], float]) -> None:
+        """Let what goes beyond the machine be counted, and wait for what budgets leave of a day. `at_s`: the time by
+        which they count."""
+        self._sending, self._at_s = sending, at_s
 
     def offer(self, id: str | None) -> None:
         """Offer a checkpoint that was just committed to each tier that takes it; None: the newest, which the last run
@@ -125,7 +133,7 @@ class Forwarding:
         try:
             line.join(self._opened)
             mirror(self._opened.store, site.store)
-            if not self._has_room(line, entry):
+            if not self._has_room(line, entry) or not self._may_send(line, entry):
                 return
             done = place(
                 entry,
@@ -136,6 +144,7 @@ class Forwarding:
                 others=site.entries(self._opened.store),
                 require_newest=lambda: self._require_newest(site),
                 pause=pause,
+                tell=partial(self._sent, line, manifest.id),
             )
             site.silent = line.told = False
             if isinstance(done, Uncopied):
@@ -143,7 +152,7 @@ class Forwarding:
                 return
             site.catalog.add(site.home, done.manifest, done.folder)
             values = {"tier": site.name, "url": site.url, "generation": done.manifest.generation}
-            values |= {"size": done.manifest.size, "levels": list(done.manifest.levels)}
+            values |= {"size": done.manifest.size, "levels": list(done.manifest.levels), "sent": done.sent}
             self._tell("placed", manifest.id, manifest.step, values)
             self._emit(
                 Placed(
@@ -169,6 +178,9 @@ class Forwarding:
                 line.told = True
                 self._emit(trouble(f"placing {manifest.id} of step {manifest.step} on {site.name}", error))
             self._not_placed(line, entry, Uncopied(reason=STOPPED if line.placer.stopping else error.message))
+        finally:
+            if self._sending is not None:
+                self._sending.end(site.name, manifest.id)
 
     def _not_placed(self, line: Line, entry: Entry, why: Uncopied) -> None:
         if why.reason == STOPPED:  # told at the end, with what waits
@@ -206,11 +218,25 @@ class Forwarding:
         """Whether a copy may go there; that it may not was told. What was saved in an emergency goes anyway."""
         if line.level is None:
             return True
-        levels = line.site.wishes.levels
-        files = [file for file in entry.manifest.files if file.folder is None and level_of(file.name) in levels]
-        coming = sum(file.size for file in files)
+        coming = sum(size for _, size in _coming(line.site, entry))
         why = line.level.before(coming, lambda need: self._free(line.site, need))
         return why is None or entry.manifest.decision.get("cause") in URGENT
+
+    def _may_send(self, line: Line, entry: Entry) -> bool:
+        """Whether what budgets leave of this day is enough for it; that it is not was told, and the next one that fits
+        goes. What was saved in an emergency goes anyway."""
+        site, sending = line.site, self._sending
+        if sending is None or site.reach is not Reach.MACHINE or entry.manifest.decision.get("cause") in URGENT:
+            return True
+        coming = sum(size for name, size in _coming(site, entry) if not (site.owners and name.endswith(FROZEN)))
+        why = sending.begin(self._at_s(), site.name, entry.manifest.id, coming)
+        if why is not None:
+            self._not_placed(line, entry, Uncopied(reason=why))
+        return why is None
+
+    def _sent(self, line: Line, id: str, size: int) -> None:
+        if self._sending is not None and line.site.reach is Reach.MACHINE:
+            self._sending.sent(self._at_s(), line.site.name, id, size)
 
     def _free(self, site: Site, need: int) -> Gave:
         """Remove there what is worth least."""
@@ -296,6 +322,12 @@ class Line:
         if not self._swept:
             self.site.clear_halves(opened.catalog.entries(opened.home))
             self._swept = True
+
+
+def _coming(site: Site, entry: Entry) -> list[tuple[str, int]]:
+    """Names and sizes of its own files that go there, as they lie in the root."""
+    files, levels = entry.manifest.files, site.wishes.levels
+    return [(file.name, file.size) for file in files if file.folder is None and level_of(file.name) in levels]
 
 
 def _is_current(copy: Place, site: Site) -> bool:

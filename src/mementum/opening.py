@@ -10,13 +10,14 @@ from mementum.catalog import facts, tasks
 from mementum.catalog.catalog import Catalog
 from mementum.catalog.place import catalog_path, is_remote
 from mementum.catalog.rebuild import refresh
-from mementum.catalog.servers import open_server, shown
+from mementum.catalog.servers import open_server
 from mementum.catalog.shared import SharedCatalog
 from mementum.catalog.sql import open_sqlite
 from mementum.clock import Clock
 from mementum.errors import StoreError, UsageError
 from mementum.events import Emit, Note, PassedOver
 from mementum.execute.claim import Attempt, claim, let_go
+from mementum.masking import shown
 from mementum.places import Places
 from mementum.pruning import sweep
 from mementum.records import Damage, record
@@ -138,7 +139,10 @@ def root_folder(root: str | os.PathLike[str]) -> Path:
     if not isinstance(text, str) or not text or "\0" in text:
         raise UsageError(f"a root is a folder's path, got {text!r}")
     if "://" in text:
-        raise UsageError(f"{text}: only local folders can be roots so far", next_command="give a folder's path")
+        raise UsageError(
+            f"{shown(text)}: a training has its root in a folder of its own machine",
+            next_command=f"give a folder's path, and `tiers: [{{url: {shown(text)}}}]` for copies there",
+        )
     folder = Path(text).expanduser().resolve()
     try:
         is_other = folder.exists() and not folder.is_dir()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field
 from datetime import datetime
 
@@ -14,7 +14,7 @@ from mementum.execute.identity import Identity, parse
 from mementum.format import vitals
 from mementum.perceive.calibration import Seen
 from mementum.perceive.hazards import Ended, How
-from mementum.records import Fact, Trouble, record
+from mementum.records import Fact, Reach, Trouble, record
 from mementum.storage.store import Store
 
 ATTEMPTS_MAX = 50  # that are looked at: older ones have faded to half a per cent (`perceive.hazards.FADES`)
@@ -61,21 +61,32 @@ def past_of(store: Store, attempt: int) -> Past:
     return Past(ended=tuple(reversed(found)), seen=seen)
 
 
-def written_before(store: Store, attempt: int, *, since_s: float) -> tuple[tuple[float, float], ...]:
-    """When, in seconds since 1970, and how many bytes the attempts before this one have written since then."""
-    found: list[tuple[float, float]] = []
+def written_before(
+    store: Store, attempt: int, *, since_s: float, far: Collection[str] = ()
+) -> tuple[tuple[float, Reach, float], ...]:
+    """When, in seconds since 1970, and how many bytes the attempts before this one have written to the ssd since then
+    (REBOOT), and sent to tiers that outlive the machine (MACHINE), whose names are `far`."""
+    found: list[tuple[float, Reach, float]] = []
     for number in (one for one in numbers(store) if one < attempt):
         told = _told(store, number)
         ended_s = _seconds(told[-1].time) if told else None
         if ended_s is not None and ended_s < since_s:
             break  # those before it have ended earlier
         for fact in told:
-            at_s, size = _seconds(fact.time), fact.values.get("bytes")
-            if fact.kind != "cost" or at_s is None or at_s < since_s:
-                continue
-            if isinstance(size, int | float) and size > 0:
-                found.append((at_s, float(size)))
+            at_s, taken = _seconds(fact.time), _taken(fact, far)
+            if taken is not None and at_s is not None and at_s >= since_s:
+                found.append((at_s, *taken))
     return tuple(sorted(found))
+
+
+def _taken(fact: Fact, far: Collection[str]) -> tuple[Reach, float] | None:
+    """The place to which bytes went, and how many."""
+    reach, size = Reach.REBOOT, fact.values.get("bytes")
+    if fact.kind == "placed" and fact.values.get("tier") in far:
+        reach, size = Reach.MACHINE, fact.values.get("sent", fact.values.get("size"))
+    elif fact.kind != "cost":
+        return None
+    return (reach, float(size)) if isinstance(size, int | float) and size > 0 else None
 
 
 def _how(told: Sequence[Fact], began: Began, after: Began | None) -> How:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -15,8 +16,10 @@ from mementum.clock import Clock
 from mementum.config.tiers import Tier
 from mementum.errors import MementumError, Superseded, Unreachable, UsageError
 from mementum.events import Emit, Failed, Fetched, PhaseBegan, PhaseEnded
+from mementum.execute import priority
 from mementum.execute.holdings import holdings
 from mementum.execute.transfer import Owners
+from mementum.masking import shown
 from mementum.mirroring import bring_attempts, bring_facts, hold_there
 from mementum.placing import Copied, Form, clear_halves, know_frozen, place
 from mementum.records import Entry, Usage
@@ -25,7 +28,7 @@ from mementum.storage.local import LocalStore
 from mementum.storage.retry import Retrying
 from mementum.storage.store import Home, Store
 from mementum.storage.throttle import Throttled
-from mementum.storage.tiers import absolute, display, kind_of, open_store
+from mementum.storage.tiers import absolute, kind_of, open_store
 from mementum.storage.within import Within
 
 START_ATTEMPTS = 3  # at a start somebody waits: a tier that does not answer by then is left for later
@@ -62,7 +65,7 @@ class Site:
     It belongs to one thread at a time: the start's, then its placer's."""
 
     def __init__(self, wishes: Tier, inner: Store, *, clock: Clock) -> None:
-        self.wishes, self.name, self.url, self.reach = wishes, wishes.called, display(wishes.url), wishes.outlives
+        self.wishes, self.name, self.url, self.reach = wishes, wishes.called, shown(wishes.url), wishes.outlives
         self.form = Form(levels=wishes.levels, codec=wishes.codec)
         self.clock = Impatient(clock)
         self.owners = Owners()
@@ -111,10 +114,15 @@ class Site:
         clear_halves(self.store, lambda id: id in ids)
 
     def entries(self, near: Home) -> tuple[Entry, ...]:
-        """What lies there, oldest first, with what the home's facts say of it by now. Damage of the home's own copy is
-        no damage there."""
+        """What lies there, oldest first, with what the home's facts say of it by now. What is known of the home's own
+        copy says nothing of this one."""
         learn(self.catalog, self.home, near)
-        return tuple(replace(entry, damaged=None, verified=None) for entry in self.catalog.entries(self.home))
+        return tuple(self._as_here(entry) for entry in self.catalog.entries(self.home))
+
+    def _as_here(self, entry: Entry) -> Entry:
+        place = next((place for place in entry.places if place.tier == self.name), None)
+        damaged, verified = (None, None) if place is None else (place.damaged, place.verified)
+        return replace(entry, damaged=damaged, verified=verified)
 
     def usage(self, near: Home) -> Usage | None:
         """How full it is: of its budget, else of the file system of a folder. None where nothing can be said."""
@@ -155,15 +163,22 @@ def open_sites(wishes: Sequence[Tier], root: Path, *, clock: Clock, network: flo
                 )
             url = str(folder)
         if url in seen:
-            raise UsageError(f"tiers {seen[url]} and {tier.called} are the same place: {display(url)}")
+            raise UsageError(f"tiers {seen[url]} and {tier.called} are the same place: {shown(url)}")
         seen[url] = tier.called
         options = dict(tier.options)
         if tier.storage_class is not None:
             options["storage_class"] = tier.storage_class
         if network is not None and kind_of(url) in REMOTE:
             tier = tier.model_copy(update={"rate": min(network, tier.rate or network)})
-        sites.append(Site(tier, open_store(url, options), clock=clock))
+        sites.append(Site(tier, _open_behind(url, options), clock=clock))
     return tuple(sites)
+
+
+def _open_behind(url: str, options: Mapping[str, str]) -> Store:
+    """On a thread that steps back for the training, since the threads that a client begins there inherit its
+    priority for as long as they live: they send all that is ever sent."""
+    with ThreadPoolExecutor(1, "mementum-open", initializer=priority.lower) as behind:
+        return behind.submit(open_store, url, options).result()
 
 
 class Places:

@@ -97,16 +97,18 @@ def place(
     others: Sequence[Entry] = (),
     require_newest: Look,
     pause: Pause,
+    tell: Callable[[int], None] | None = None,
 ) -> Copied | Uncopied:
     """A mark that says whose copy it is, then data, index, context, then a look for a later attempt, then the manifest,
     then the mark goes: whatever line we die on, what is listed in the target is whole, and who comes later goes on.
 
     `others`: the checkpoints of the target, oldest first, for a codec with a delta to code files against. `owners`:
     which checkpoints of the target have which frozen weights, for whoever copies several: those are not sent again.
+    `tell` hears of each file that was sent how many bytes it has, also where nothing comes of the copy.
     Superseded from `require_newest`, and a StoreError of either side, are raised and leave the half copy."""
     for _ in range(TRIES):
         try:
-            return _place(entry, source, target, form, owners, others, require_newest, pause)
+            return _place(entry, source, target, form, owners, others, require_newest, pause, tell)
         except GaveUp as stopped:
             return Uncopied(reason=stopped.reason)
         except NotWhole as found:
@@ -124,6 +126,7 @@ def _place(
     others: Sequence[Entry],
     require_newest: Look,
     pause: Pause,
+    tell: Callable[[int], None] | None,
 ) -> Copied:
     before, indexes = _read(entry, source)
     room = _room(target, entry.folder, before.id)
@@ -131,7 +134,7 @@ def _place(
         if mark_name(before.id) in room.there:  # who put the manifest has died before the mark was gone
             target.delete(f"{room.folder}/{mark_name(before.id)}")
         return _standing(room, room.stands)
-    copy = Copy(target, room.folder, room.there)
+    copy = Copy(target, room.folder, room.there, tell)
     mark = _mark(copy, before)
     job = Job(
         copy=copy,

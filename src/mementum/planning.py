@@ -19,7 +19,7 @@ from mementum.execute.room import Choice, Room, choose, margin
 from mementum.execute.write import PIECE
 from mementum.format import index
 from mementum.format import manifest as manifests
-from mementum.records import Manifest, record
+from mementum.records import Manifest, Usage, record
 from mementum.recover.verify import INDEX
 from mementum.storage.disk import Disk
 from mementum.storage.local import TEMP_SUFFIX
@@ -100,14 +100,14 @@ class Behind:
 
 @record
 class Plan:
-    """What was found, chosen and measured. `folder` is where the disk was looked at, `disk_free` bytes."""
+    """What was found, chosen and measured. `folder` is where the disk was looked at, and `disk` is how full it was."""
 
     state: State
     room: Room
     choice: Choice
     behind: tuple[Behind, ...]
     folder: str
-    disk_free: int | None
+    disk: Usage | None
     copying: Copying | Unmeasured
     writing: Writing | Unmeasured
 
@@ -165,7 +165,7 @@ def make(state: State, root: Path, *, slots: int, measure: bool, room: Room, dis
         choice=choice,
         behind=tuple(_behind(room.shm_folder)),
         folder=folder,
-        disk_free=_disk_free(folder),
+        disk=_usage(folder, disk),
         copying=measure_copy(room, choice.kind, clock) if measure else skipped,
         writing=measure_disk(folder, disk, clock) if measure else skipped,
     )
@@ -233,7 +233,8 @@ def measure_copy(room: Room, kind: Literal["shm", "memory", "none"], clock: Cloc
 def measure_disk(folder: str, disk: Disk, clock: Clock) -> Writing | Unmeasured:
     """Write a new file into the folder, as a save does. It has no name while it is written, so that nothing of it stays
     however this process ends."""
-    free = _disk_free(folder)
+    usage = _usage(folder, disk)
+    free = None if usage is None else usage.free
     if free is None or free < DISK_PART * PROBE:
         return Unmeasured(why=f"it takes {DISK_PART * PROBE >> 20} MiB that are free in {folder}")
     path = f"{folder.rstrip('/')}/.mementum-plan-{secrets.token_hex(8)}{TEMP_SUFFIX}"
@@ -260,12 +261,11 @@ def _write(path: str, disk: Disk, clock: Clock) -> Writing:
             return Writing(rate=written / max(clock.monotonic() - began_s, 1e-9), size=written)
 
 
-def _disk_free(folder: str) -> int | None:
+def _usage(folder: str, disk: Disk) -> Usage | None:
     try:
-        status = os.statvfs(folder)
+        return disk.usage(folder)
     except OSError:
         return None
-    return status.f_bavail * status.f_frsize
 
 
 def _behind(folder: str) -> Iterator[Behind]:

@@ -32,10 +32,17 @@ class Found:
 
 
 def newest_whole(
-    entries: Sequence[Entry], store: Store, *, emit: Emit, mark: Callable[[str, str], None], inexact: bool = False
+    entries: Sequence[Entry],
+    store: Store,
+    *,
+    emit: Emit,
+    mark: Callable[[str, str], None],
+    mend: Callable[[Entry], Entry | None] = lambda entry: None,
+    inexact: bool = False,
 ) -> Found | None:
     """Read the best candidate, falling back over damaged ones, each told and marked. None if there never was one.
-    With `inexact`, those that hold only a part of a run's state are candidates too.
+    `mend` may put a damaged one right, and says how it is then. With `inexact`, those that hold only a part of a run's
+    state are candidates too.
 
     NothingToResume if there are checkpoints and none of them is whole: beginning anew silently would hide it."""
     passed: list[Damage] = []
@@ -46,6 +53,10 @@ def newest_whole(
             return Found(loaded=result, folder=entry.folder, passed_over=tuple(passed))
         passed += result
         mark(entry.manifest.id, f"{result[0].key}: {result[0].what}")
+        mended = mend(entry)
+        again = None if mended is None else read_entry(mended, store)
+        if mended is not None and isinstance(again, Loaded):
+            return Found(loaded=again, folder=mended.folder, passed_over=tuple(passed))
         emit(PassedOver(id=entry.manifest.id, what=f"{result[0].key}: {result[0].what}"))
     if not tried:
         return None

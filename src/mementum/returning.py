@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
+from functools import partial
 from pathlib import Path
 from shlex import quote
 
@@ -14,11 +15,13 @@ from mementum.catalog.rebuild import refresh
 from mementum.clock import Clock, timestamp
 from mementum.errors import CheckpointDamaged, NothingToResume, StoreError
 from mementum.events import Emit, Failed, Note, PhaseBegan, PhaseEnded
+from mementum.execute.claim import require_newest
 from mementum.execute.head import Still
 from mementum.execute.leftovers import Left
 from mementum.live import feeds
 from mementum.live.component import Component
 from mementum.live.fitting import Fit
+from mementum.mending import Mending, mend_at_start, tell_at_start
 from mementum.opening import Opened
 from mementum.placing import clear_halves
 from mementum.ram import Salvaged, salvage, still_wanted
@@ -61,7 +64,7 @@ def begin(
 ) -> Back:
     """Where the run begins. Everything live is put back on return. A snapshot that outlived its process comes before
     every checkpoint, if it is newer; its slot is held until it is placed. What a tier alone has is fetched first."""
-    fetched = _brought_home(opened, resume, emit)
+    fetched = _brought_home(opened, resume, clock, emit)
     entries = opened.catalog.entries(opened.home)
     seq, saved_seq = _newest_numbers(entries)
     began_s = clock.monotonic()
@@ -111,11 +114,19 @@ def begin(
     return _with_memory(back, salvaged, found)
 
 
-def _brought_home(opened: Opened, resume: str, emit: Emit) -> Mapping[str, str]:
-    """The tiers by the ids of what was fetched from them; and half copies that nobody goes on with are taken away."""
+def _mending(opened: Opened, clock: Clock, emit: Emit) -> Mending:
+    tell = tell_at_start(opened, clock=clock, emit=emit)
+    look = partial(require_newest, opened.store, opened.attempt.number, task=opened.task, clock=clock)
+    return Mending(opened, tell=tell, require_newest=look, emit=emit)
+
+
+def _brought_home(opened: Opened, resume: str, clock: Clock, emit: Emit) -> Mapping[str, str]:
+    """The tiers by the ids of what was fetched from them, after what is damaged here was put right; and half copies
+    that nobody goes on with are taken away."""
     entries = opened.catalog.entries(opened.home)
     fetched: Mapping[str, str] = {}
     if resume != "never":
+        mend_at_start(opened, _mending(opened, clock, emit))
         fetched = opened.places.bring_home(opened.store, opened.home, opened.catalog, entries)
     try:
         clear_halves(opened.store, lambda id: False)
@@ -230,7 +241,8 @@ def _from_disk(opened: Opened, entries: Sequence[Entry], resume: str, clock: Clo
         except StoreError as error:  # a full disk must not keep a run from coming back from an older checkpoint
             emit(Failed(what=f"marking {id} as damaged", error=error.message, kept="all checkpoints"))
 
-    found = newest_whole(entries, opened.store, emit=emit, mark=mark)
+    mending = _mending(opened, clock, emit)
+    found = newest_whole(entries, opened.store, emit=emit, mark=mark, mend=mending.mend_here)
     if found is None:
         if opened.unreadable:  # beginning anew would hide that there was something to go on from
             raise NothingToResume(

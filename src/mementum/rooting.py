@@ -7,11 +7,12 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from mementum.errors import UsageError
+from mementum.masking import shown
 from mementum.records import record
 from mementum.storage.disk import PosixDisk
 from mementum.storage.local import LocalStore
 from mementum.storage.store import Store
-from mementum.storage.tiers import display, open_store
+from mementum.storage.tiers import open_store
 from mementum.storage.within import Within
 
 LOCAL_SCHEME = "file"
@@ -34,7 +35,7 @@ def open_root(text: str) -> Root:
     if _is_far(text):
         http = os.environ.get(ALLOW_HTTP) if text.startswith("s3://") else None
         options = {} if http is None else {"allow_http": http.lower()}
-        return Root(name=display(text), store=open_store(text, options), folder=None)
+        return Root(name=shown(text), store=open_store(text, options), folder=None)
     folder = local_folder(text)
     return Root(name=str(folder), store=LocalStore(PosixDisk(), str(folder)), folder=folder)
 

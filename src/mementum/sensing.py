@@ -26,8 +26,9 @@ from mementum.past import Past, past_of, written_before
 from mementum.perceive import deadlines
 from mementum.perceive.ailing import Ailing
 from mementum.perceive.alarms import Detectors
-from mementum.perceive.budgets import DAY_S, Budget, Budgets
+from mementum.perceive.budgets import Budget, Budgets
 from mementum.perceive.costs import Costs, Planned
+from mementum.perceive.day import DAY_S
 from mementum.perceive.gradients import Gradients
 from mementum.perceive.hang import Watch
 from mementum.perceive.hazards import Hazards
@@ -99,6 +100,8 @@ def watchers(
         recorder=Recorder(vitals) if settings.vitals is not None else None,
         notices=notices,
         hang=hang,
+        memory=senses.memory,
+        sending=senses.budgets.sending,
     )
 
 
@@ -232,8 +235,8 @@ def _budgets(settings: Settings, costs: Costs, opened: Opened, clock: Clock) -> 
         prices=prices,
     )
     made = Budgets(budget, began_s=clock.now(), first_s=max(cost.lost_s for cost in costs.every()))
-    written = written_before(opened.store, opened.attempt.number, since_s=clock.now() - DAY_S)
-    made.written_before([(at_s, Reach.REBOOT, size) for at_s, size in written])
+    far = frozenset(tier.called for tier in settings.tiers if tier.outlives is Reach.MACHINE)
+    made.written_before(written_before(opened.store, opened.attempt.number, since_s=clock.now() - DAY_S, far=far))
     return made
 
 

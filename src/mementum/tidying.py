@@ -11,11 +11,12 @@ from typing import TypeVar
 from mementum.catalog import facts, noted
 from mementum.catalog.catalog import Catalog
 from mementum.catalog.rebuild import learn, refresh
+from mementum.catalog.sql import open_sqlite
 from mementum.clock import Clock
 from mementum.decide.ageing import Aged, aged
 from mementum.decide.filling import give
 from mementum.decide.retain import Retention, retain
-from mementum.errors import MementumError, Superseded
+from mementum.errors import MementumError, StoreError, Superseded
 from mementum.events import Emit, Failed
 from mementum.execute.holdings import holdings
 from mementum.journal import Journal
@@ -116,13 +117,29 @@ class Tidying:
         """Remove what is worth least, by what is known now, of other processes too."""
         require_newest()
         with self._turn:
-            self._journal.catch_up()
-            self._learn()
-            entries = self._entries()
-            held = holdings(entries, self._store)
-            found = give(entries, self._retention, need=need, holdings=held, waiting=self._waiting())
-            self._remove(found.verdicts, entries, by=noted.ROOM)
-            self._journal.catch_up()
+            try:
+                self._journal.catch_up()
+                self._learn()
+                return self._evict(self._catalog, need)
+            except StoreError:  # a full disk takes no change of the catalog either, which is a cache
+                gave = self._evict_without_a_catalog(need)
+                self._refresh()
+                return gave
+
+    def _evict_without_a_catalog(self, need: int) -> Gave:
+        catalog = open_sqlite(None)
+        try:
+            refresh(catalog, self._home, self._store)
+            return self._evict(catalog, need)
+        finally:
+            catalog.close()
+
+    def _evict(self, catalog: Catalog, need: int) -> Gave:
+        entries = self._entries(catalog)
+        held = holdings(entries, self._store)
+        found = give(entries, self._retention, need=need, holdings=held, waiting=self._waiting())
+        self._remove(found.verdicts, entries, by=noted.ROOM, catalog=catalog)
+        self._journal.catch_up()
         return Gave(freed=found.freed, missing=found.missing)
 
     def relist(self) -> None:
@@ -147,11 +164,13 @@ class Tidying:
         entries = self._entries()
         self._remove(retain(entries, self._retention, waiting=self._waiting()), entries, by=noted.POLICY)
 
-    def _remove(self, verdicts: tuple[Verdict, ...], entries: tuple[Entry, ...], *, by: str) -> None:
+    def _remove(
+        self, verdicts: tuple[Verdict, ...], entries: tuple[Entry, ...], *, by: str, catalog: Catalog | None = None
+    ) -> None:
         for verdict in verdicts:
             if not verdict.keep:
                 self._journal.append(noted.REMOVED, verdict.id, None, noted.removed(verdict.reason, by=by))
-        prune(verdicts, entries, home=self._home, store=self._store, catalog=self._catalog, emit=self._emit)
+        prune(verdicts, entries, home=self._home, store=self._store, catalog=catalog or self._catalog, emit=self._emit)
 
     def _age_when_due(self, require_newest: Callable[[], None]) -> None:
         """Drop levels of what is old, and what has no level left; a few at a time, where many have become old."""
@@ -189,8 +208,8 @@ class Tidying:
         else:
             self._journal.append(noted.AGED, one.id, None, noted.aged(one.reason, done.levels, by=noted.AGE))
 
-    def _entries(self) -> tuple[Entry, ...]:
-        return tuple(map(self._as_known, self._catalog.entries(self._home)))
+    def _entries(self, catalog: Catalog | None = None) -> tuple[Entry, ...]:
+        return tuple(map(self._as_known, (catalog or self._catalog).entries(self._home)))
 
     def _as_known(self, entry: Entry) -> Entry:
         """With what the journal could not take yet. Pins that were given up hold until it can."""

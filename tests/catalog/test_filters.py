@@ -26,6 +26,7 @@ def entry(**known: object) -> Entry:
         granularity=Granularity.FULL,
         health=Health.CLEAN,
         files=(StoredFile(name="model.safetensors", size=1_500_000_000),),
+        memory={"rss": 1 << 30, "mem_percent": 93},
     )
     given: dict[str, object] = {"metrics": {"loss": 2.0, "eval/acc": 0.5, "step": 3.0, "bad": math.nan}, **known}
     return Entry(manifest=manifest, folder="step_0000001200", **given)  # type: ignore[arg-type]
@@ -40,6 +41,10 @@ def asked(**known: object) -> Row:
     [
         ("loss<2.1", True),
         ("loss<2", False),
+        ("mem_percent>90", True),
+        ("mem_percent>93", False),
+        ("gpu_mem_percent>0", False),  # there was none
+        ("gpu_mem_percent", False),
         ("loss<=2 and step>=1200", True),
         ("loss=2", True),
         ("loss!=2", False),

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections import namedtuple
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mementum.catalog.noted import person
+from mementum.records import Usage
 from mementum.storage.disk import PosixDisk
 from mementum.storage.local import LocalStore
-
-Usage = namedtuple("Usage", "total used free")
 
 
 def steps(ask: Any, root: Path) -> list[int]:
@@ -103,8 +101,8 @@ def test_leftovers_go(ask: Any, root: Path) -> None:
 
 def test_room_is_made_down_to_a_mark(ask: Any, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A disk of 1000 KiB that is used to 72 % must give 20 KiB: one checkpoint has more than that."""
-    usage = Usage(total=1_024_000, used=737_280, free=1_024_000 - 737_280)
-    monkeypatch.setattr("mementum.clearing.shutil.disk_usage", lambda _: usage)
+    usage = Usage(used=737_280, size=1_024_000)
+    monkeypatch.setattr(PosixDisk, "usage", lambda disk, folder: usage)
     dry = json.loads(ask("gc", root, "--to", "70%", "--dry-run", "--json").out)
     assert (dry["need"], dry["missing"]) == (20_480, 0)
     gone = [one for one in dry["tasks"][0]["verdicts"] if not one["keep"]]
@@ -118,7 +116,7 @@ def test_room_is_made_down_to_a_mark(ask: Any, root: Path, monkeypatch: pytest.M
 
 
 def test_what_is_protected_stays_and_that_is_said(ask: Any, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mementum.clearing.shutil.disk_usage", lambda _: Usage(total=1 << 30, used=1 << 30, free=0))
+    monkeypatch.setattr(PosixDisk, "usage", lambda disk, folder: Usage(used=1 << 30, size=1 << 30))
     answer = ask("gc", root, "--to", "50%")
     assert (answer.code, "are missing: all that is left is protected" in answer.err) == (1, True)
     assert steps(ask, root) == [6]
@@ -129,7 +127,7 @@ def test_tasks_give_by_what_they_hold(ask: Any, root: Path, make: Any, monkeypat
     make(root, "single", losses=(0.1,))
     total = 10_000_000
     used = 7_000_000 + 2 * size(ask, root, 2) - 2000
-    monkeypatch.setattr("mementum.clearing.shutil.disk_usage", lambda _: Usage(total, used, total - used))
+    monkeypatch.setattr(PosixDisk, "usage", lambda disk, folder: Usage(used=used, size=total))
     answer = json.loads(ask("gc", root, "--to", "70%", "--json").out)
     assert answer["missing"] == 0
     assert {one["task"]: sum(not of["keep"] for of in one["verdicts"]) for one in answer["tasks"]} == {

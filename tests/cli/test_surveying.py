@@ -7,12 +7,11 @@ import json
 import os
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import psutil
 import pytest
 
+from mementum.records import Usage
 from mementum.storage.disk import PosixDisk
 from mementum.storage.local import LocalStore
 
@@ -135,10 +134,19 @@ def test_a_manifest_that_may_not_be_read(diagnosed: Any, root: Path, monkeypatch
 
 
 def test_a_disk_that_is_nearly_full(diagnosed: Any, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(psutil, "disk_usage", lambda path: SimpleNamespace(free=1000))
+    usage = Usage(used=0, size=1000)
+    monkeypatch.setattr(PosixDisk, "usage", lambda disk, folder: usage)
     code, findings = diagnosed(root)
     assert (code, of_kind(findings, "space")["severity"]) == (0, "warning")
     assert of_kind(findings, "space")["what"].startswith("1000 B are free, and the newest checkpoint has ")
+    for used, severity, what in (
+        (85, "note", "85%: a run removes what is"),
+        (95, "warning", "95%: where nothing can go"),
+    ):
+        usage = Usage(used=used * 10**7, size=10**9)
+        code, findings = diagnosed(root)
+        assert (code, of_kind(findings, "space")["severity"]) == (0, severity)
+        assert f"the disk is used to {what}" in of_kind(findings, "space")["what"]
 
 
 def test_a_network_file_system(diagnosed: Any, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

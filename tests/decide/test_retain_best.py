@@ -39,7 +39,7 @@ def test_of_equal_ones_the_newer() -> None:
     assert kept([entry(1, loss=1.0), entry(2, loss=1.0), entry(3, loss=2.0)]).keys() == {2, 3}
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, True, "0.1", None])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 10**400, -(10**400), True, "0.1", None])
 def test_what_is_no_finite_number_does_not_count(value: Any) -> None:
     entries = [entry(1, metrics={"loss": value}), entry(2, loss=3.0), entry(3, loss=4.0)]
     assert kept(entries).keys() == {2, 3}

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from tiny_runs import TASK, damage_of, folders_of, things, tiny_run, unfinished
 
 import mementum
+from disks import Quota
 from mementum.errors import StoreError
 from mementum.events import Committed, Failed
 from mementum.records import Manifest
@@ -25,41 +24,6 @@ from mementum.storage.local import LocalStore
 from trips import Told, files
 
 FLOATS = 1 << 18  # of a state that takes 1 MB
-
-
-class Sized(PosixDisk):
-    """Has room for `room` bytes in all."""
-
-    def __init__(self, room: int) -> None:
-        self.room = room
-
-    def create(self, path: str) -> Any:
-        return SizedFile(super().create(path), self)
-
-    def grow(self, room: int) -> None:
-        self.room += room
-
-    def unlink(self, path: str) -> None:
-        size = self.size(path)
-        super().unlink(path)
-        self.room += size
-
-
-class SizedFile:
-    """A file on it."""
-
-    def __init__(self, file: Any, disk: Sized) -> None:
-        self._file, self._disk = file, disk
-
-    def write(self, chunk: Any) -> None:
-        size = memoryview(chunk).nbytes
-        if size > self._disk.room:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        self._disk.room -= size
-        self._file.write(chunk)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._file, name)
 
 
 @pytest.fixture
@@ -117,14 +81,14 @@ def test_a18_a_full_file_system_keeps_the_older_checkpoints(mounted: Path) -> No
 
 
 def test_a18_a_full_disk_keeps_the_older_checkpoints(fast_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    disk = Sized(2500 << 10)
+    disk = Quota(2500 << 10)
     monkeypatch.setattr("mementum.opening.PosixDisk", lambda: disk)
     fill_up(fast_path / "root", lambda: disk.grow(8 << 20))
 
 
 def test_a_disk_for_one_checkpoint_only_keeps_the_old_one(fast_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is removed before the newer one is whole, even where that is the only way to make room."""
-    disk = Sized(1500 << 10)
+    disk = Quota(1500 << 10)
     monkeypatch.setattr("mementum.opening.PosixDisk", lambda: disk)
     told, held = Told(), torch.ones(FLOATS)
     with mementum.open_run(fast_path, task="full", state={"s": {"t": held}}, keep_last=1, on_event=told) as run:

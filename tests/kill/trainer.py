@@ -161,6 +161,7 @@ def train(root: str, wire: Wire) -> None:
         state={"generator": pupil.generator},
         every_steps=EVERY_STEPS,
         keep_last=KEEP_LAST,
+        config={"keep_best": 0},
         codec="planes+zstd:1",
         on_event=wire.hear,
     ) as run:

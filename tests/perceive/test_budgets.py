@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mementum.perceive.budgets import ALARM_SHARE, DAY_S, GB, LOST_SHARE, Budget, Budgets
+from mementum.perceive.budgets import GB, LOST_SHARE, Budget, Budgets
 from mementum.perceive.costs import SaveCost
+from mementum.perceive.day import ALARM_SHARE, DAY_S
 from mementum.records import Allowance, Reach
 
 BEGAN_S = 1_700_000_000.0

@@ -60,6 +60,19 @@ def test_the_tightest_limit_is_told(machine: Machine) -> None:
     assert machine.told == []
 
 
+def test_the_fullest_of_each_kind_in_percent(machine: Machine) -> None:
+    machine.group(90, cached=60)
+    machine.group(80, folder=".", limit=90)
+    memory = machine.memory()
+    assert memory.percents() == {}  # nothing was looked at
+    memory.look(0)
+    machine.group(0, folder=".", limit=90)
+    assert memory.percents() == {"mem_percent": 89}  # as it was seen
+    memory.look(5)
+    assert memory.percents() == {"mem_percent": 30}
+    memory.close()
+
+
 def test_a_container_of_version_1(machine: Machine) -> None:
     folder = "cgroup/memory/box/memory"
     machine.write(f"{folder}.limit_in_bytes", str(100 * MIB))
@@ -182,10 +195,12 @@ def test_a_device_is_as_full_as_its_peak_and_the_others_make_it(
     reading = memory.look(15)
     assert reading is not None
     assert (reading.name, reading.used) == ("this process's part of device 0", 300 * MIB)
+    assert memory.percents() == {"gpu_mem_percent": 86, "mem_percent": 20}
     cuda.broken = True
     reading = memory.look(20)
     assert reading is not None
     assert reading.name == "the machine's memory"
+    assert "gpu_mem_percent" not in memory.percents()
     assert machine.told == ["a limit of memory is not watched (device 0): device 0: the device is lost"]
 
 

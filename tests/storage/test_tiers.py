@@ -1,4 +1,4 @@
-"""Which store a url means, what it outlives, and how it is shown."""
+"""Which store a url means, and what it outlives."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from mementum.errors import UsageError
 from mementum.storage import tiers
-from mementum.storage.tiers import absolute, default_reach, display, is_remote_url, kind_of, open_store
+from mementum.storage.tiers import absolute, default_reach, is_remote_url, kind_of, open_store
 
 
 @pytest.mark.parametrize(
@@ -40,13 +40,6 @@ def test_other_schemes_are_refused(url: str) -> None:
     for call in (kind_of, default_reach, open_store, absolute):
         with pytest.raises(UsageError, match=r"is no place for checkpoints; there are s3://bucket/prefix"):
             call(url)
-
-
-def test_no_secret_is_displayed() -> None:
-    assert display("redis://user:hunter2@host:6379/0/a") == "redis://host:6379/0/a"
-    assert display("rediss://:p@ss@host/1") == "rediss://host/1"
-    assert display("s3://bucket/pre@fix") == "s3://bucket/pre@fix"
-    assert display("/data/me@home") == "/data/me@home"
 
 
 def test_folders_become_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

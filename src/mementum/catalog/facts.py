@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
@@ -91,8 +92,12 @@ def known(facts: Iterable[Fact]) -> Known:
     places: dict[str, Place] = {}
     for fact in facts:
         match fact.kind:
+            case "damaged" | "verified" if _tier(fact):
+                place = places.get(_tier(fact))
+                if place is not None:
+                    places[place.tier] = _proved(place, fact)
             case "damaged":
-                found["damaged"] = str(fact.values.get("what", "damaged"))
+                found["damaged"] = _wrong(fact)
             case "verified":
                 found |= {"damaged": None, "verified": fact.time}
             case "health":
@@ -153,6 +158,17 @@ def health_of(fact: Fact) -> tuple[Health, str]:
     except ValueError:
         return Health.SUSPECT, "what became known of its health cannot be read"
     return health, str(fact.values.get("why") or "no reason was given")
+
+
+def _wrong(damaged: Fact) -> str:
+    return str(damaged.values.get("what", "damaged"))
+
+
+def _proved(place: Place, fact: Fact) -> Place:
+    """The copy on a tier, after what was found out about it there. It says nothing of the root's own."""
+    if fact.kind == "verified":
+        return replace(place, damaged=None, verified=fact.time)
+    return replace(place, damaged=_wrong(fact))
 
 
 def _owner(fact: Fact) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 from mementum.errors import UsageError
 from mementum.records import Entry, Granularity, Health, record
 
-NUMBERS = frozenset({"step", "epoch", "seq", "attempt", "generation", "ranks"})
+NUMBERS = frozenset({"step", "epoch", "seq", "attempt", "generation", "ranks", "mem_percent", "gpu_mem_percent"})
 FLAGS = frozenset({"pinned", "damaged", "verified", "exact"})
 CHOICES: Mapping[str, tuple[str, ...]] = {  # fields that have few values
     "health": tuple(one.value for one in Health),
@@ -91,6 +91,7 @@ def row(entry: Entry, *, task: str, damaged: str | None) -> Row:
         "attempt": manifest.attempt,
         "generation": manifest.generation,
         "ranks": manifest.world_size,
+        **{name: _percent(manifest.memory.get(name)) for name in ("mem_percent", "gpu_mem_percent")},
         "size": manifest.size,
         "restore": entry.restore_s,
         "time": manifest.time,
@@ -181,6 +182,10 @@ def _compares(name: str, value: object, sign: str, wanted: float | str | None) -
         text = str(wanted)
         return ORDERS[sign](str(value)[: len(text)], text)  # to the same precision: a day is equal to all of its hours
     return ORDERS[sign](value, wanted)
+
+
+def _percent(value: object) -> float | None:
+    return float(value) if _is_number(value) and isinstance(value, int | float) else None
 
 
 def _is_number(value: object) -> bool:

@@ -20,8 +20,8 @@ from redis.exceptions import (
 )
 from redis.retry import Retry
 
-from mementum.catalog.servers import shown
 from mementum.errors import AccessRefused, StoreError, Unreachable, UsageError
+from mementum.masking import shown
 
 SCHEMA = 1  # of the keys
 CONNECT_S = 3.0  # a server that does not answer by then is taken to be gone

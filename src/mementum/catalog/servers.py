@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from urllib.parse import urlsplit
-
 from mementum.catalog.catalog import Catalog
 from mementum.errors import UsageError
+from mementum.masking import shown
 
 REDIS = ("redis", "rediss")
 POSTGRES = ("postgresql",)
@@ -34,23 +33,6 @@ def open_server(url: str) -> Catalog:
         f"{shown(url)} is no catalog that many can share",
         next_command="write postgresql://user@host/name or redis://host:6379/0",
     )
-
-
-def shown(url: str) -> str:
-    """A url as it may stand in messages: without a password, and without what follows `?`, where another may stand."""
-    scheme = url.partition("://")[0]
-    try:
-        parts = urlsplit(url)
-        host, port = parts.hostname or "", parts.port
-    except ValueError:  # a port that is no number, a bracket too many: what is a password in it nobody can tell
-        return f"{scheme}://…"
-    # A word alone may be a Redis's password, at the wrong place.
-    named = parts.username and (parts.password is not None or scheme.partition("+")[0] in POSTGRES)
-    user = f"{parts.username}@" if named else ""
-    if "@" in host or "@" in parts.path or "#" in url:  # a password that should have been quoted was cut in two
-        return f"{scheme}://…"
-    where = f"[{host}]" if ":" in host else host
-    return f"{scheme}://{user}{where}{'' if port is None else f':{port}'}{parts.path}"
 
 
 def _missing(error: ModuleNotFoundError, extra: str) -> UsageError:

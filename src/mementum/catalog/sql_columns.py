@@ -125,7 +125,10 @@ def _list(data: object) -> list[Any]:
 
 def _place_fields(place: Place) -> dict[str, object]:
     fields = {"tier": place.tier, "url": place.url, "time": place.time}
-    return {**fields, "generation": place.generation, "size": place.size, "levels": place.levels}
+    return {**fields, "generation": place.generation, "size": place.size, "levels": place.levels} | {
+        "damaged": place.damaged,
+        "verified": place.verified,
+    }
 
 
 def _place(fields: Mapping[str, Any]) -> Place:
@@ -137,4 +140,10 @@ def _place(fields: Mapping[str, Any]) -> Place:
         generation=generation if type(generation) is int else 1,
         size=size if type(size) is int else 0,
         levels=tuple(level for level in LEVELS if level in levels) if isinstance(levels, list) else LEVELS,
+        damaged=_text_or_none(fields.get("damaged")),
+        verified=_text_or_none(fields.get("verified")),
     )
+
+
+def _text_or_none(value: object) -> str | None:
+    return value if isinstance(value, str) else None

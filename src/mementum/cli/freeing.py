@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -134,8 +133,7 @@ def _lines(folder: Path, freed: Sequence[Freed], need: int, to: str | None, *, d
             yield from (INDENT + line for line in verdict_lines(one.gave))
         if not one.left.leftovers and one.gave is None:
             yield f"{INDENT}nothing was left half done"
-    usage = shutil.disk_usage(folder)
-    yield f"the disk of {folder} is used to {1 - usage.free / usage.total:.0%}"
+    yield f"the disk of {folder} is used to {PosixDisk().usage(str(folder)).share:.0%}"
     if to is not None and not need:
         yield f"that is no more than {to}: no checkpoint goes"
     would = "would come free, nothing did" if dry_run else "came free"

@@ -15,6 +15,8 @@ from mementum.cli.reading import find, look, require_readable
 from mementum.cli.text import as_json as rendered
 from mementum.cli.text import columns, counted, printable, size
 from mementum.clock import SystemClock
+from mementum.config.tiers import Watermarks
+from mementum.decide.filling import needs
 from mementum.errors import NoSuchAddress, UsageError
 from mementum.execute import room as rooms
 from mementum.execute.room import FEWEST, SHM_PART, WANTED, Room
@@ -37,6 +39,7 @@ from mementum.records import record
 from mementum.rooting import part_of
 from mementum.storage.disk import PosixDisk
 from mementum.storage.local import LocalStore
+from mementum.watermarks import marks_of
 
 PAGE = "docs/memory.md"
 INDENT = "  "
@@ -251,10 +254,14 @@ def _disk_rows(made: Plan, following: Costs) -> list[Row]:
         rate = ("speed", f"{size(round(writing.rate))}/s", f"{size(writing.size)} written, measured here, now")
     else:
         rate = ("speed", "unknown", f"not measured: {writing.why}")
-    rows = [rate, ("free", _size(made.disk_free), f"statvfs of {made.folder}")]
-    if made.disk_free is not None:
-        fit = made.disk_free // max(1, following.bytes)
-        rows.append(("room for", counted(fit, "such checkpoint"), "free space by bytes of a save"))
+    disk = made.disk
+    rows = [rate, ("free", _size(None if disk is None else disk.free), f"statvfs of {made.folder}")]
+    if disk is not None:
+        marks = Watermarks()
+        limit = needs(disk, marks_of(marks), coming=1, full=following.bytes).limit
+        fit = max(0, limit - disk.used) // max(1, following.bytes)
+        rows.append(("used", f"{disk.share:.0%}", f"the same; from {marks.clean_from:.0%} on what is worth least goes"))
+        rows.append(("room for", counted(fit, "such checkpoint"), f"up to {marks.emergency:.0%}, by bytes of a save"))
     rows.append(("first save", size(following.first_bytes), "all of the state"))
     rows.append(("every later save", size(following.bytes), "what is not frozen, before any compression"))
     rows.append(("shortest interval", _seconds(following.least_s), "at shorter ones the disk falls behind"))
@@ -342,7 +349,8 @@ def _fields(root: Path, made: Plan, following: Costs, rhythm: Rhythm, next_comma
         },
         "measured": {
             "folder": made.folder,
-            "disk_free": made.disk_free,
+            "disk_free": None if made.disk is None else made.disk.free,
+            "disk_used": None if made.disk is None else made.disk.used,
             "copy": _rates(made),
             "write": {"bytes_per_s": made.writing.rate, "bytes": made.writing.size}
             if isinstance(made.writing, Writing)

@@ -160,7 +160,7 @@ def _lines(contents: Contents, held: Held, holdings: Holdings) -> Iterator[str]:
         ("metrics", held.entry.metrics),
         ("versions", manifest.versions),
         ("code", manifest.code),
-        ("memory", {name: _bytes(value) for name, value in manifest.memory.items()}),
+        ("memory", {name: _memory(name, value) for name, value in manifest.memory.items()}),
         ("user", manifest.user),
     ):
         if values:
@@ -214,6 +214,10 @@ def _word(value: object) -> str:
 
 def _bytes(value: object) -> str:
     return size(value) if type(value) is int and value >= 0 else repr(value)
+
+
+def _memory(name: str, value: object) -> str:
+    return f"{value} %" if name.endswith("_percent") else _bytes(value)
 
 
 def _table(holdings: Holdings) -> list[str]:

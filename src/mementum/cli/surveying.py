@@ -17,6 +17,8 @@ from mementum.cli.finding import Finding, Severity
 from mementum.cli.onlooking import Onlooker
 from mementum.cli.scanning import Scanned, attempt
 from mementum.cli.text import counted, moment, size
+from mementum.config.tiers import Watermarks
+from mementum.decide.filling import needs
 from mementum.errors import MementumError, StoreError
 from mementum.execute.attempts import key_of, newest_leases, numbers
 from mementum.execute.identity import Identity, identify, lives
@@ -24,6 +26,7 @@ from mementum.execute.liveness import Alive, Gone, Leased, standing, who_is
 from mementum.execute.remove import FOLDER, orphans, outdated
 from mementum.storage.disk import PosixDisk
 from mementum.storage.local import TEMP_SUFFIX
+from mementum.watermarks import marks_of
 
 SHOWN_MAX = 5  # names in one finding; more do not help anybody
 ROOM = 2  # checkpoints that must fit beside what is there: one is written before an older one is removed
@@ -200,13 +203,22 @@ def space(root: Path, every: Sequence[Scanned]) -> Iterator[Finding]:
         return
     newest = max(manifests, key=lambda manifest: manifest.time)
     try:
-        free = psutil.disk_usage(str(root)).free
+        usage = PosixDisk().usage(str(root))
     except OSError:  # the root went away, which the other findings tell
         return
-    if free < ROOM * newest.size:
-        what = f"{size(free)} are free, and the newest checkpoint has {size(newest.size)}: the next save may not fit"
-        next_command = f"df -h {shlex.quote(str(root))}"
+    what = f"{size(usage.free)} are free, and the newest checkpoint has {size(newest.size)}"
+    marks, next_command = Watermarks(), f"df -h {shlex.quote(str(root))}"
+    wanted = needs(usage, marks_of(marks), coming=newest.size, full=newest.size)
+    if usage.free < ROOM * newest.size:
+        what = f"{what}: the next save may not fit"
         yield Finding(severity=Severity.WARNING, kind="space", what=what, next_command=next_command)
+    elif wanted.save:
+        what = f"{what}, and the disk is used to {usage.share:.0%}: where nothing can go, saves wait for an emergency"
+        yield Finding(severity=Severity.WARNING, kind="space", what=what, next_command=next_command)
+    elif wanted.clean:
+        worth = f"a run removes what is worth least until it is used to {marks.clean_to:.0%}"
+        what = f"{what}, and the disk is used to {usage.share:.0%}: {worth}"
+        yield Finding(severity=Severity.NOTE, kind="space", what=what, next_command=next_command)
 
 
 def network(root: Path) -> Iterator[Finding]:

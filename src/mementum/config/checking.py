@@ -80,7 +80,8 @@ def _said(model: type[Section], error: ErrorDetails) -> tuple[str, str | None, s
         among = context["among"].split(",") if "among" in context else KINDS
         near = nearest(str(context["tried"]), among) if "tried" in context else None
         return str(context["what"]), str(context["expected"]), near
-    shown = f"{error['input']!r:.{SHOWN_MAX}}"
+    secret = "options" in path  # of a tier: keys of a store
+    shown = "the value" if secret else f"{error['input']!r:.{SHOWN_MAX}}"
     if kind == "literal_error":
         words = str(context["expected"]).replace("'", "")
         near = nearest(str(error["input"]), words.replace(" or ", ", ").split(", "))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterator
+from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
+
+from mementum.masking import veiled
 
 COUNT_MAX = 1 << 53  # steps, epochs, nodes: what every reader of JSON keeps exactly
 NAME_MAX = 200  # characters of a metric's or an event's name: longer ones are a mistake
@@ -16,6 +19,11 @@ class Section(BaseModel):
     """A part of the settings: frozen, and a key that it does not know is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        """Without secrets: a traceback, a debugger and a log show it."""
+        for name, value in super().__repr_args__():
+            yield name, value if name is None else veiled(name, value)
 
 
 def _flag(value: object) -> bool:

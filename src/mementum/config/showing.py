@@ -12,14 +12,15 @@ from mementum.config.loading import Configured
 from mementum.config.reading import plain
 from mementum.config.section import Section
 from mementum.config.settings import Settings
+from mementum.masking import veiled
 
 BARE = re.compile(r"[A-Za-z0-9_](?:[\w .%/+-]*[\w%])?", re.ASCII)  # texts that YAML needs no quotes for
 COMMENT_COLUMN = 40  # where comments begin, if the value leaves room
 
 
 def rendered(configured: Configured) -> str:
-    """A YAML text that `load` reads as the same settings. Comments say where each value is from, and at the end what
-    becomes of keys that are not ours or wait for a later part."""
+    """A YAML text that `load` reads as the same settings, but for secrets, which are hidden. Comments say where each
+    value is from, and at the end what becomes of keys that are not ours or wait for a later part."""
     lines = [f"# {configured.source}", *_section(plain_settings(configured.settings), (), configured)]
     for said in configured.said:
         lines.append(f"# {said.key}: {'' if said.effective else 'no effect: '}{said.text}")
@@ -27,11 +28,16 @@ def rendered(configured: Configured) -> str:
 
 
 def plain_settings(settings: Settings) -> dict[str, Any]:
-    """Plain values as a file would have them: policies by names, amounts with units, of tiers what was said."""
+    """Plain values as a file would have them: policies by names, amounts with units, of tiers what was said. Secrets
+    are hidden."""
     values: dict[str, Any] = settings.model_dump(mode="json")
     if settings.policy is not None:
         values["policy"] = [_policy(policy) for policy in settings.policy]
-    values["tiers"] = [tier.model_dump(mode="json", exclude_defaults=True) for tier in settings.tiers]
+    values["catalog"] = veiled("catalog", settings.catalog)
+    values["tiers"] = [
+        {key: veiled(key, value) for key, value in tier.model_dump(mode="json", exclude_defaults=True).items()}
+        for tier in settings.tiers
+    ]
     return values
 
 

@@ -13,6 +13,7 @@ from pydantic_core import PydanticCustomError
 from mementum.config.codecs import Codec
 from mementum.config.quantities import Duration, Rate, Share, Size
 from mementum.config.section import Count, Name, Section
+from mementum.masking import HIDDEN, shown
 from mementum.records import Reach
 
 DAYS_MAX = 36_500  # a century; beyond it nothing ages
@@ -28,16 +29,35 @@ Days = Annotated[float, Field(strict=True, gt=0, le=DAYS_MAX)]
 
 def _url(value: object) -> str:
     if isinstance(value, str) and URL.fullmatch(value) and "\0" not in value:
-        return value
-    fields = {"what": f"{value!r:.60} is no place", "expected": "s3://bucket/prefix, redis://host, ram:// or a folder"}
+        return _quoted(value)
+    fields = {
+        "what": f"{_repeated(value)} is no place",
+        "expected": "s3://bucket/prefix, redis://host, ram:// or a folder",
+    }
     raise PydanticCustomError("url", "{what}; expected {expected}", fields)
 
 
 def _catalog(value: object) -> str:
     if isinstance(value, str) and CATALOG.fullmatch(value):
-        return value
-    fields = {"what": f"{value!r:.60} is no catalog", "expected": "postgresql://user@host/name or redis://host:6379/0"}
+        return _quoted(value)
+    fields = {
+        "what": f"{_repeated(value)} is no catalog",
+        "expected": "postgresql://user@host/name or redis://host:6379/0",
+    }
     raise PydanticCustomError("catalog", "{what}; expected {expected}", fields)
+
+
+def _quoted(url: str) -> str:
+    """The url, in which every part ends where it was meant to."""
+    if shown(url).endswith(f"://{HIDDEN}"):
+        fields = {"what": f"{shown(url)} cannot be read", "expected": "in its password %40 for @, %2F for /, %23 for #"}
+        raise PydanticCustomError("quoted", "{what}; expected {expected}", fields)
+    return url
+
+
+def _repeated(value: object) -> str:
+    """What a message says of a value that is no url: it may hold a password all the same."""
+    return f"{shown(value)!r:.60}" if isinstance(value, str) else f"a value of type {type(value).__name__}"
 
 
 CatalogUrl = Annotated[str, BeforeValidator(_catalog)]
@@ -84,6 +104,9 @@ class Tier(Section):
     keep_best: Count | None = None
     """How many of the best by keep_best_of stay there too."""
     retention_days: Ageing = Ageing()
+    scrub: Literal["bytes", "sizes"] | None = None
+    """What is read back there, where `scrub` is not off: every byte, or sizes, indexes and contexts. Null: `bytes` of
+    folders and ram, and `sizes` of object stores and Redis, where requests and bytes cost."""
     options: Mapping[str, str] = Field(default_factory=dict)
     """For the client of the place: endpoint, region, allow_http, access_key_id, …. Secrets belong in its own files or
     in the environment."""
@@ -96,7 +119,7 @@ class Tier(Section):
             return self.name
         if scheme in FOLDERS:
             return self.url.removeprefix("file://")
-        return f"{scheme}:{host}" if host else scheme
+        return f"{scheme}:{host}" if host not in ("", HIDDEN) else scheme
 
     @property
     def outlives(self) -> Reach:
@@ -109,7 +132,7 @@ class Tier(Section):
 
 def _parts(url: str) -> tuple[str, str]:
     """Scheme and host, or bucket; both are empty of a folder."""
-    scheme, mark, rest = url.partition("://")
+    scheme, mark, rest = shown(url).partition("://")
     return (scheme, (urlsplit(f"//{rest}").netloc.rpartition("@")[2]).partition(":")[0]) if mark else ("", "")
 
 

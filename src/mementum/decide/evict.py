@@ -182,7 +182,7 @@ def _kind(entry: Entry) -> str:
 
 
 def _is_copied(entry: Entry) -> bool:
-    return any(place.levels == LEVELS for place in entry.places)
+    return any(place.levels == LEVELS and place.damaged is None for place in entry.places)
 
 
 def _factors(newest_first: Sequence[Entry]) -> dict[str, float]:

@@ -112,9 +112,13 @@ def _best(whole: Sequence[Entry], retention: Retention) -> dict[str, str]:
 def value_of(entry: Entry, metric: str) -> float | None:
     """What is known of a metric by now, if it is a finite number."""
     value: object = entry.metrics.get(metric)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return value
+    try:
+        number = float(value)
+    except OverflowError:  # an integer beyond all floats
+        return None
+    return number if math.isfinite(number) else None
 
 
 def _spread(whole: Sequence[Entry], retention: Retention) -> dict[str, str]:

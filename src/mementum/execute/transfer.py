@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from mementum.errors import KeyMissing, KeyTaken
 from mementum.execute.compress import GaveUp, Pause
@@ -89,10 +89,13 @@ def go_on(pause: Pause) -> None:
 class Copy:
     """A copy that is being made in `folder` of `target`. What an earlier try has left of it is not sent again."""
 
-    def __init__(self, target: Store, folder: str, there: Mapping[str, int]) -> None:
-        """`there`: sizes of what lies in the folder already, all of it of this checkpoint."""
+    def __init__(
+        self, target: Store, folder: str, there: Mapping[str, int], tell: Callable[[int], None] | None = None
+    ) -> None:
+        """`there`: sizes of what lies in the folder already, all of it of this checkpoint. `tell` hears of each file
+        that was sent how many bytes it has."""
         self.target, self.folder = target, folder
-        self._there = dict(there)
+        self._there, self._tell = dict(there), tell
         self.sent = 0  # bytes
 
     @property
@@ -120,6 +123,8 @@ class Copy:
                 raise
             return Stat(key=key, size=size)
         self.sent += stat.size
+        if self._tell is not None:
+            self._tell(stat.size)
         return stat
 
     def link(self, owner: str, name: str, size: int) -> bool:
@@ -146,6 +151,10 @@ class Owners:
 
     def __init__(self) -> None:
         self._folders: dict[tuple[object, ...], str] = {}
+
+    def __bool__(self) -> bool:
+        """Whether any is known."""
+        return bool(self._folders)
 
     def find(self, file: DataFile) -> str | None:
         """The folder of the checkpoint that owns a file of these very bytes under this name."""

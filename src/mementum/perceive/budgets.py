@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
 from mementum.perceive.costs import SaveCost
+from mementum.perceive.day import ALARM, ALARM_SHARE, Day
+from mementum.perceive.sending import Sending
 from mementum.records import Allowance, Reach, record
 
 LOST_SHARE = 0.05  # of elapsed time; beyond it a save costs more than any rate of failures that was published
-ALARM_SHARE = 0.5  # of a budget, that saves asked for by alarms may take: false alarms must leave the plain interval
 FIRST_SAVES = 1.0  # what lost time begins with: without it, nothing could be saved for 20 times the cost of a save
 HELD_S = 3600.0  # lost time that was not taken for an hour is not kept for later: a storm would take it at once
 NETWORK_HELD_S = 60.0  # the same for the network, where a minute at full speed is what others notice
-DAY_S = 86400.0
-PARTS = 144  # of a day, by which spent bytes are counted: each is forgotten up to ten minutes late, never early
-ALARM, TOLERANCE = "alarm", "tolerance"  # causes of saves that are counted apart
 KEPT = "kept"  # the cause of writing down an older state, which lies in memory
 GB = 1e9  # bytes, as object stores put it on their bills
+SETTINGS: Mapping[str, str] = {  # what a day's budget is called in the settings
+    "bytes REBOOT": "budgets.bytes_per_day.ssd",
+    "bytes MACHINE": "budgets.bytes_per_day.object_store",
+    "money": "budgets.money",
+}
 
 
 @record
@@ -56,26 +58,36 @@ class Budgets:
         if budget.network_bytes_per_s is not None:
             held = budget.network_bytes_per_s * NETWORK_HELD_S
             self._network = _Bucket(rate=budget.network_bytes_per_s, held=held, left=held)
-        self._days = {f"bytes {reach.name}": _Day(limit) for reach, limit in budget.bytes_a_day.items()}
+        self._days = {f"bytes {reach.name}": Day(limit) for reach, limit in budget.bytes_a_day.items()}
         if budget.money_a_day is not None:
-            self._days["money"] = _Day(budget.money_a_day)
+            self._days["money"] = Day(budget.money_a_day)
+        self.sending = Sending(
+            {SETTINGS[name]: (self._days[name], per_byte) for name, per_byte in self._of_place(Reach.MACHINE)},
+            began_s=began_s,
+        )
 
-    def spent(self, at_s: float, cost: SaveCost, *, cause: str = "interval") -> None:
+    def spent(self, at_s: float, cost: SaveCost, *, cause: str = "interval", id: str = "") -> None:
         """A save of `cost.reach` is made now, and takes what `cost` says."""
         self._pass(at_s)
+        if cost.reach is Reach.MACHINE:
+            self.sending.paid(id, cost.size)
         self._charge(at_s, cost.reach, cost.lost_s, cost.size, cause)
 
-    def corrected(self, at_s: float, cost: SaveCost, *, lost_s: float, written: int, cause: str = "interval") -> None:
+    def corrected(
+        self, at_s: float, cost: SaveCost, *, lost_s: float, written: int, cause: str = "interval", id: str = ""
+    ) -> None:
         """What such a save really took is known; `cost` is what was charged. What it took less is given back to lost
         time and network; of a day's bytes and money, only what it took more is charged."""
         self._pass(at_s)
+        if cost.reach is Reach.MACHINE:
+            self.sending.paid(id, max(0, written - cost.size))
         self._charge(at_s, cost.reach, lost_s - cost.lost_s, written - cost.size, cause)
 
     def written_before(self, written: Sequence[tuple[float, Reach, float]]) -> None:
-        """What earlier attempts have written: when, in seconds since 1970, for which reach, and bytes. Told before
-        `apply`, which knows of what it counted also for what it was."""
+        """What earlier attempts have written to the ssd (REBOOT) and sent (MACHINE): when, in seconds since 1970,
+        which, and bytes. Told before `apply`, which knows of what it counted also for what it was."""
         for now_s, reach, size in sorted(written):
-            for name, per_byte in self._taken(reach):
+            for name, per_byte in self._of_place(reach):
                 self._days[name].take(now_s, size * per_byte, "interval")
 
     def allowances(self, at_s: float, costs: Sequence[SaveCost]) -> tuple[Allowance, ...]:
@@ -117,9 +129,16 @@ class Budgets:
     def _taken(self, reach: Reach) -> list[tuple[str, float]]:
         """The days' budgets that a save takes from, and how much of each for a byte. What is sent to an object store
         was written to the ssd before."""
-        tiers = [tier for tier in (Reach.REBOOT, Reach.MACHINE) if tier <= reach]
-        taken = [(f"bytes {tier.name}", 1.0) for tier in tiers]
-        taken.append(("money", sum(self._budget.prices.get(tier, 0.0) for tier in tiers) / GB))
+        taken: dict[str, float] = {}
+        for tier in (Reach.REBOOT, Reach.MACHINE):
+            if tier <= reach:
+                for name, per_byte in self._of_place(tier):
+                    taken[name] = taken.get(name, 0.0) + per_byte
+        return list(taken.items())
+
+    def _of_place(self, reach: Reach) -> list[tuple[str, float]]:
+        """The same of what is written to one place."""
+        taken = ((f"bytes {reach.name}", 1.0), ("money", self._budget.prices.get(reach, 0.0) / GB))
         return [(name, per_byte) for name, per_byte in taken if name in self._days]
 
     def _of(self, at_s: float, cost: SaveCost) -> list[Allowance]:
@@ -128,6 +147,7 @@ class Budgets:
         for name, per_byte in self._taken(reach):
             day = self._days[name]
             left, for_alarms, others = day.left(self._began_s + at_s)
+            going = self.sending.going(SETTINGS[name])
             if not size * per_byte:
                 continue  # such a save takes nothing of it, however much is overdrawn
             found.append(
@@ -135,10 +155,10 @@ class Budgets:
                     name="money" if name == "money" else "bytes a day",
                     unit="a day" if name == "money" else f"bytes to {'the ssd' if 'REBOOT' in name else 'the store'}",
                     reach=reach,
-                    left=left,
+                    left=left - going,
                     limit=day.limit,
                     per_save=size * per_byte,
-                    for_alarms=for_alarms,
+                    for_alarms=min(left - going, for_alarms),
                     others=others,
                 )
             )
@@ -179,42 +199,3 @@ class _Bucket:
             per_save=per_save,
             for_alarms=min(self.left, self.for_alarms),
         )
-
-
-class _Day:
-    """What was taken within the last 24 hours, counted by parts of a day. A part is forgotten a day after the newest
-    in it, so that no 24 hours, whenever they begin, see more than the limit."""
-
-    def __init__(self, limit: float) -> None:
-        self.limit = limit
-        # First and newest wall time; the amount, what of it was for alarms, and what was not for the tolerance.
-        self._parts: list[list[float]] = []
-
-    def take(self, now_s: float, amount: float, cause: str) -> None:
-        if amount <= 0:
-            return
-        if self._parts:
-            now_s = max(now_s, self._parts[-1][1])  # a wall clock may be set back
-        if not self._parts or now_s - self._parts[-1][0] >= DAY_S / PARTS:
-            self._parts.append([now_s, now_s, 0.0, 0.0, 0.0])
-        part = self._parts[-1]
-        part[1] = now_s
-        part[2] += amount
-        part[3] += amount if cause == ALARM else 0.0
-        part[4] += amount if cause != TOLERANCE else 0.0
-
-    def left(self, now_s: float) -> tuple[float, float, float]:
-        """For any save, and for one that an alarm asks for; and what all but the tolerance's have taken."""
-        self._parts = [part for part in self._parts if now_s - part[1] < DAY_S]
-        left = self.limit - math.fsum(part[2] for part in self._parts)
-        for_alarms = ALARM_SHARE * self.limit - math.fsum(part[3] for part in self._parts)
-        return left, min(left, for_alarms), math.fsum(part[4] for part in self._parts)
-
-    def state(self) -> list[list[float]]:
-        return [list(part) for part in self._parts]
-
-    def apply(self, state: Sequence[Sequence[float]]) -> None:
-        """Take up what was counted up to some moment; what is known of the time after it stays."""
-        counted = [[*map(float, part)] for part in state]
-        until_s = max((part[1] for part in counted), default=-math.inf)
-        self._parts = sorted([*counted, *(part for part in self._parts if part[0] > until_s)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -19,6 +19,7 @@ EVERY = 5  # steps from look to look
 NEAR_LOOKS = 10  # looks from the limit: every step is looked at, so that the last of them are not missed
 FILE_MAX = 1 << 16  # bytes that are read of a file of the kernel's; the longest of them has some 3000
 DEVICE_S = 1.0  # between questions to the driver: it may take milliseconds, and other processes grow slowly
+DEVICE = "device "  # begins the names of their sources
 DEVICES_MAX = 16  # that one process is watched on; no machine has more in one process
 
 Measure = Callable[[list[str]], Limit | None]
@@ -72,6 +73,7 @@ class Memory:
         self._forecasts: dict[str, Forecast] = {}
         self._devices: dict[int, _Device] = {}
         self._reading: MemoryReading | None = None
+        self._percents: Mapping[str, int] = {}
         self._find()
 
     def look(self, step: int) -> MemoryReading | None:
@@ -85,15 +87,23 @@ class Memory:
             self._files.close()
             self._process = os.getpid()
         self._find_devices()
-        found = []
+        found, percents = [], dict[str, int]()
         for name, measure in tuple(self._sources.items()):
             limit = self._measured(name, measure)
             if limit is not None and limit.size > 0:
                 forecast = self._forecasts.setdefault(name, Forecast())
                 forecast.add(step, limit.used)
                 found.append((limit, forecast.steps_left(limit.size)))
+                kind = "gpu_mem_percent" if name.startswith(DEVICE) else "mem_percent"
+                percents[kind] = max(percents.get(kind, 0), round(100 * limit.used / limit.size))
         self._reading = self._read(step, found)
+        self._percents = percents
         return self._reading
+
+    def percents(self) -> Mapping[str, int]:
+        """What of memory was used at the last look, in percent, of the fullest of each kind: `gpu_mem_percent` of the
+        devices, `mem_percent` of all other limits. Any thread may ask; nothing is read for it."""
+        return self._percents
 
     def ailing(self) -> tuple[float, str]:
         """How many times likelier the loss of a device is than usual, by what its driver says of it, and what that is:
@@ -150,7 +160,7 @@ class Memory:
             if index not in self._devices and cuda.memory_reserved(index) > 0:
                 device = _Device(index, cuda, self._nvml, self._clock)
                 self._devices[index] = device
-                self._sources[f"device {index}"] = device.measure
+                self._sources[f"{DEVICE}{index}"] = device.measure
 
 
 class _Device:

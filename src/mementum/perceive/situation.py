@@ -211,7 +211,7 @@ class Perception:
         if not kept:  # else no work is at risk any less
             self._exact.taken(id, save, at_s)
         charged = charged if exact else replace(charged, size=0)  # a part of it is charged once it is known
-        self._senses.budgets.spent(at_s, charged, cause=save.cause)
+        self._senses.budgets.spent(at_s, charged, cause=save.cause, id=id)
         self._saving[id] = _Saving(
             reach=reach,
             taken_s=self._exposure.begun(reach) if exact and not kept else None,
@@ -311,7 +311,7 @@ class Perception:
                 self._senses.costs.told(min(saving.reach, Reach.REBOOT), **cost)
             lost_s = lost_of(cost["lost_s"], cost["blocked_s"], cost["snapshot_s"], cost["durable_s"])
             self._senses.budgets.corrected(
-                self.at_s, saving.charged, lost_s=lost_s, written=cost["written"], cause=saving.cause
+                self.at_s, saving.charged, lost_s=lost_s, written=cost["written"], cause=saving.cause, id=id
             )
 
     def _rates_of(self, at_s: float, costs: tuple[SaveCost, ...]) -> Mapping[Reach, float]:

@@ -118,6 +118,8 @@ class Place:
     generation: int = 1
     size: int = 0  # bytes
     levels: tuple[int, ...] = LEVELS
+    damaged: str | None = None  # what is wrong with this copy
+    verified: str | None = None  # when every byte of it was last proved
 
 
 @record

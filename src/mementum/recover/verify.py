@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from mementum.errors import KeyMissing, MementumError, NotReadableHere, UnknownFormat
+from mementum.errors import AccessRefused, KeyMissing, MementumError, NotReadableHere, UnknownFormat, Unreachable
 from mementum.format import blocks, context, generations, index
 from mementum.format import manifest as manifests
 from mementum.format.codec import is_delta
@@ -101,7 +101,8 @@ def damage_of(key: str, error: MementumError) -> Damage:
 
 
 def tells_of_this_process(error: MementumError) -> bool:
-    return isinstance(error, NotReadableHere) or isinstance(error.__cause__, PermissionError)
+    tells = (NotReadableHere, Unreachable, AccessRefused)  # a place that does not answer may have every byte
+    return isinstance(error, tells) or isinstance(error.__cause__, PermissionError)
 
 
 def read_blocks(

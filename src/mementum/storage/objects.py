@@ -16,7 +16,7 @@ from obstore.exceptions import AlreadyExistsError, BaseError
 from mementum.clock import Clock, SystemClock
 from mementum.errors import AccessRefused, KeyMissing, KeyTaken, StoreError, Unreachable, UsageError
 from mementum.storage.keys import TEMP_SUFFIX, check_key, check_prefix, check_range, fault_of
-from mementum.storage.objects_client import Clients, open_clients
+from mementum.storage.objects_client import Clients, begin_threads, open_clients
 from mementum.storage.objects_errors import KEPT, may_have_happened, status_of, told
 from mementum.storage.objects_upload import upload
 from mementum.storage.objects_uploads import give_up_old
@@ -280,6 +280,7 @@ class ObjectStore:
 def open_objects(url: str, options: Mapping[str, str], clock: Clock | None = None) -> ObjectStore:
     """The store in s3://bucket/prefix, gs://bucket/prefix or az://container/prefix. Nothing is sent yet; UsageError
     says what is wrong with url or options."""
+    begin_threads()
     return ObjectStore(open_clients(url, options), clock or SystemClock())
 
 
@@ -288,7 +289,7 @@ def _first_part(chunks: Iterator[Buffer]) -> tuple[list[bytes], int]:
     begun: list[bytes] = []
     size = 0
     for chunk in chunks:
-        begun.append(memoryview(chunk).tobytes())
+        begun.append(_copy(chunk))
         size += len(begun[-1])
         if size > PART_SIZE:
             break
@@ -300,12 +301,17 @@ def _copies(begun: list[bytes], rest: Iterator[Buffer]) -> Iterator[bytes]:
     gathered: list[bytes] = []
     size = 0
     for chunk in itertools.chain(_popped(begun), rest):
-        gathered.append(memoryview(chunk).tobytes())
+        gathered.append(_copy(chunk))
         size += len(gathered[-1])
         if size >= PIECE:
             yield gathered[0] if len(gathered) == 1 else b"".join(gathered)
             gathered, size = [], 0
     yield b"".join(gathered)
+
+
+def _copy(chunk: Buffer) -> bytes:
+    """Bytes that nobody changes any more: a copy, unless they are that already."""
+    return chunk if isinstance(chunk, bytes) else memoryview(chunk).tobytes()
 
 
 def _popped(begun: list[bytes]) -> Iterator[bytes]:

@@ -9,10 +9,12 @@ from datetime import timedelta
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+import obstore
 from obstore.exceptions import BaseError
 from obstore.store import AzureStore, GCSStore, MemoryStore, S3Store
 
 from mementum.errors import UsageError
+from mementum.masking import shown
 from mementum.records import record
 from mementum.storage.objects_keys import keys_of_file
 from mementum.storage.objects_uploads import Place, place_of
@@ -64,13 +66,19 @@ class Clients:
     uploads: Place | None
 
 
+def begin_threads() -> None:
+    """Let the threads in which all clients of this process send begin now. They inherit the priority of the thread that
+    makes a client's first call, and keep it: whoever wants them in the background of a training calls from there."""
+    obstore.put(MemoryStore(), "first", b"")
+
+
 def open_clients(url: str, options: Mapping[str, str]) -> Clients:
     """Clients of the bucket in `url`. Nothing is sent. UsageError says which part of the url or which option is
     wrong; it never repeats an option's value, which may be a secret."""
     scheme, bucket, prefix = _parts(url)
     if scheme == "s3":
         options = {**options, **keys_of_file(options)}
-    _check_way(f"{scheme}://{bucket}", bucket, options, os.environ)
+    _check_way(shown(f"{scheme}://{bucket}"), bucket, options, os.environ)
     client_options: dict[str, Any] = {
         "connect_timeout": f"{CONNECT_S}s",
         "read_timeout": f"{READ_S}s",
@@ -168,7 +176,7 @@ def _parts(url: str) -> tuple[str, str, str]:
         )
     bucket, prefix = split.netloc, unquote(split.path).strip("/")
     if not bucket or split.query or split.fragment:
-        raise UsageError(f"{url!r:.200} is not like {split.scheme}://bucket/prefix")
+        raise UsageError(f"{shown(url)} is not like {split.scheme}://bucket/prefix")
     return split.scheme, bucket, prefix
 
 

@@ -14,6 +14,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from mementum.errors import AccessRefused, KeyMissing, KeyTaken, StoreError, Unreachable, UsageError
+from mementum.masking import shown
 from mementum.storage.keys import check_key, check_prefix, check_range
 from mementum.storage.store import Buffer, Stat
 from mementum.storage.unsure import Unsure
@@ -259,7 +260,7 @@ def _parsed(url: str, options: Mapping[str, str]) -> tuple[str, str, int, dict[s
     host = split.hostname or ""
     place = f"{split.scheme}://{host}:{port}/{database}" + (f"/{prefix}" if prefix else "")
     if database < 0 or not host or replicas < 0 or split.query or split.fragment:
-        raise UsageError(f"{split.scheme}://{host} is not like redis://host:6379/0/prefix, or `replicas` is no number")
+        raise UsageError(f"{shown(url)} is not like redis://host:6379/0/prefix, or `replicas` is no number")
     if wrong:
         raise UsageError(f"{place}: there is no option {wrong[0]!r}; there are: {', '.join(sorted(OPTIONS))}")
     words: dict[str, Any] = {"host": host, "port": port, "db": database, "ssl": split.scheme == "rediss"}

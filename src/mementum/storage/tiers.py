@@ -11,6 +11,7 @@ from typing import Literal
 from urllib.parse import unquote, urlsplit
 
 from mementum.errors import UsageError
+from mementum.masking import shown
 from mementum.storage.disk import PosixDisk
 from mementum.storage.local import LocalStore
 from mementum.storage.store import Store
@@ -52,14 +53,6 @@ def is_remote_url(text: str) -> bool:
     return "://" in text and kind_of(text) in ("objects", "redis")
 
 
-def display(url: str) -> str:
-    """The url without user and password, for people and facts."""
-    split = urlsplit(url)
-    if "://" not in url or "@" not in split.netloc:
-        return url
-    return split._replace(netloc=split.netloc.rpartition("@")[2]).geturl()
-
-
 def absolute(url: str) -> str:
     """The same place, whatever the current folder is: `./checkpoints`, `~/checkpoints` and `file://` become paths."""
     if kind_of(url) != "folder":
@@ -80,12 +73,12 @@ def open_store(url: str, options: Mapping[str, str] | None = None) -> Store:
             loaded = importlib.import_module(module)
         except ModuleNotFoundError as error:
             raise UsageError(
-                f"{display(url)}: {error.name} is not installed", next_command=f"pip install 'mementum[{extra}]'"
+                f"{shown(url)}: {error.name} is not installed", next_command=f"pip install 'mementum[{extra}]'"
             ) from error
         store: Store = loaded.open_objects(url, options) if kind == "objects" else loaded.RedisStore(url, options)
         return store
     if options:
-        raise UsageError(f"{display(url)}: a folder has no options, but {', '.join(sorted(options))} was given")
+        raise UsageError(f"{shown(url)}: a folder has no options, but {', '.join(sorted(options))} was given")
     return LocalStore(PosixDisk(), absolute(url) if kind == "folder" else str(_in_memory(url)))
 
 
