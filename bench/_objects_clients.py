@@ -295,10 +295,12 @@ def spent_by_name() -> dict[str, float]:
 
 
 def _threads() -> list[tuple[int, str]]:
+    """By Python's names where it has begun them, for which the kernel knows no other than the process's own."""
+    ours = {thread.native_id: thread.name for thread in threading.enumerate()}
     found: list[tuple[int, str]] = []
     for task in Path("/proc/self/task").iterdir():
         try:
-            found.append((int(task.name), (task / "comm").read_text().strip()))
+            found.append((int(task.name), ours.get(int(task.name)) or (task / "comm").read_text().strip()))
         except OSError:  # it has ended
             continue
     return found

@@ -80,9 +80,9 @@ def decide(folder: Path, *, steps: int, tolerance: str | None, advance: Callable
             run.run.record(loss=loss)
             run.run.wait()
             advance()
+        durable = [STRIDE * one.step for one in run.committed]  # without the save at the end of the run
     finally:
         run.close()
-    durable = [STRIDE * one.step for one in run.committed]
     kept = [STRIDE * step for step in run.kept_in_memory]
     return Decided(
         saves=len(durable),

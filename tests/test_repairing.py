@@ -8,157 +8,29 @@ from pathlib import Path
 from random import Random
 
 import pytest
-import torch
 
 from copies import content, folder_of, save, whole
 from deltas import Moving
+from mementum.errors import Unreachable
 from mementum.execute.transfer import Owners
-from mementum.placing import AS_IT_IS, Copied, Form, place
+from mementum.placing import Form
 from mementum.records import Entry
 from mementum.recover.donors import Donor
-from mementum.recover.load import Loaded, load
 from mementum.repairing import Intact, Repaired, Unrepairable, repair
+from mementum.storage.around import Around
 from mementum.storage.disk import PosixDisk
 from mementum.storage.local import LocalStore
-from mementum.storage.store import Store
+from mementum.storage.store import Stat
 from mementum.storage.tiers import open_store
 from mementum.testing.simdisk import SimDisk
+from mendings import copy, flip, mend, nobody, two
 
 STEPS = (3, 4, 5)
-
-
-def nobody() -> None:
-    """No later attempt comes, and nothing stops it."""
-
-
-def copy(entry: Entry, source: Store, target: Store, *, form: Form = AS_IT_IS, owners: Owners | None = None) -> Entry:
-    done = place(
-        entry, source=source, target=target, form=form, owners=owners, require_newest=nobody, pause=lambda: None
-    )
-    assert isinstance(done, Copied), done
-    return replace(entry, manifest=done.manifest, folder=done.folder)
-
-
-def mend(entry: Entry, store: Store, *donors: Store, dry_run: bool = False) -> Intact | Repaired | Unrepairable:
-    return repair(
-        entry,
-        store=store,
-        donors=[Donor(name=f"donor {number}", store=donor) for number, donor in enumerate(donors)],
-        require_newest=nobody,
-        pause=lambda: None,
-        dry_run=dry_run,
-    )
-
-
-class Faults:
-    """One random fault in a store, of one of all kinds."""
-
-    KINDS = ("flip", "cut", "grow", "remove", "swap", "zeros", "empty")
-
-    def __init__(self, store: Store, rng: Random) -> None:
-        self._store, self._rng = store, rng
-
-    def one(self, kind: str, folder: str) -> str:
-        keys = [stat.key for stat in self._store.list(f"{folder}/")]
-        key = self._rng.choice(keys)
-        data = bytearray(self._store.get(key))
-        match kind:
-            case "flip":
-                data[self._rng.randrange(len(data))] ^= 1 << self._rng.randrange(8)
-            case "cut":
-                del data[self._rng.randrange(len(data)) :]
-            case "grow":
-                data += self._rng.randbytes(self._rng.randrange(1, 100))
-            case "zeros":
-                start = self._rng.randrange(len(data))
-                size = min(self._rng.randrange(1, 600), len(data) - start)
-                data[start : start + size] = b"\0" * size if any(data[start : start + size]) else b"\1" * size
-            case "empty":
-                data.clear()
-            case "swap":
-                other = self._rng.choice([one for one in keys if one != key])
-                theirs = bytes(self._store.get(other))
-                self._store.replace(other, [bytes(data)])
-                self._store.replace(key, [theirs])
-                return key
-        if kind == "remove":
-            self._store.delete(key)
-        else:
-            self._store.replace(key, [bytes(data)])
-        return key
-
-
-def trained(root: Path) -> tuple[LocalStore, list[Entry]]:
-    """Checkpoints of a real training, one of them compressed, with frozen weights that share a file."""
-    import mementum
-    from mementum.catalog import tasks
-    from mementum.catalog.rebuild import refresh
-    from mementum.catalog.sql import open_sqlite
-    from tiered import TASK
-
-    torch.manual_seed(0)
-    model = torch.nn.Linear(20, 30)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
-    config = {"slots": 0, "scrub": "off", "keep_last": 9, "codec": "planes+zstd:1"}
-    with mementum.open_run(root, task=TASK, config=config, model=model, optimizer=optimizer, every_steps=1) as run:
-        for _ in range(2):
-            model(torch.ones(1, 20)).pow(2).mean().backward()
-            optimizer.step()
-            run.record(loss=1.0)
-            run.wait()
-    store = LocalStore(PosixDisk(), str(root))
-    home = tasks.find(store, TASK)
-    assert home is not None
-    store = store.below(home)
-    catalog = open_sqlite(None)
-    refresh(catalog, home, store)
-    return store, list(catalog.entries(home))
-
-
-def test_a_hundred_random_faults(tmp_path: Path, s3_url: str, s3_options: dict[str, str]) -> None:
-    near, entries = trained(tmp_path / "root")
-    far = open_store(s3_url, s3_options)
-    there = [copy(entry, near, far) for entry in entries]
-    rng, repaired = Random(8), 0
-    before = {(id(store), entry.folder): content(store, entry.folder) for store in (near, far) for entry in entries}
-    tensors = [load(near, entry.folder, entry.manifest) for entry in entries]
-    for number in range(100):
-        damaged, donor = (near, far) if number % 2 else (far, near)
-        which = rng.randrange(len(entries))
-        entry = (entries if damaged is near else there)[which]
-        Faults(damaged, rng).one(Faults.KINDS[number // 2 % len(Faults.KINDS)], entry.folder)
-        done = mend(entry, damaged, donor)
-        assert isinstance(done, Repaired), (number, done)
-        assert not done.anew
-        assert content(damaged, entry.folder) == before[id(damaged), entry.folder]
-        repaired += 1
-        if number % 10 == 0:
-            loaded, expected = load(damaged, entry.folder, entry.manifest), tensors[which]
-            assert isinstance(loaded, Loaded)
-            assert isinstance(expected, Loaded)
-            for component, held in expected.tensors.items():
-                for name, tensor in held.items():
-                    assert torch.equal(loaded.tensors[component][name], tensor)
-    assert repaired == 100
-    for store in (near, far):
-        assert content(store) == {
-            key: data for entry in entries for key, data in before[id(store), entry.folder].items()
-        }
-
-
-def flip(store: Store, key: str, at: int = -5) -> None:
-    data = bytearray(store.get(key))
-    data[at] ^= 1
-    store.replace(key, [bytes(data)])
 
 
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mementum.format.blocks.BLOCK", 1024)
-
-
-def two() -> tuple[LocalStore, LocalStore]:
-    return LocalStore(SimDisk(), "near"), LocalStore(SimDisk(), "far")
 
 
 def test_nothing_to_do() -> None:
@@ -254,10 +126,6 @@ def save_again(near: LocalStore, entry: Entry) -> LocalStore:
 
 
 def test_a_place_that_does_not_answer_is_named() -> None:
-    from mementum.errors import Unreachable
-    from mementum.storage.around import Around
-    from mementum.storage.store import Stat
-
     near, far = two()
     entry = save(near, 3)
     copy(entry, near, far)

@@ -16,6 +16,7 @@ from mementum.execute.remove import (
     refusal,
     unlist,
 )
+from mementum.format.generations import manifest_name
 from mementum.records import Entry, Verdict
 from mementum.storage.store import Home, Store
 
@@ -37,6 +38,9 @@ def prune(
     kept = {verdict.id for verdict in verdicts if verdict.keep}  # a copy of a folder has the id of its original
     dropped = {verdict.id: verdict for verdict in verdicts if verdict.id not in kept}
     doomed = [entry for entry in sorted(entries, key=lambda entry: entry.order) if entry.manifest.id in dropped]
+    # On a disk of ours reading manifests is cheaper than comparing them; elsewhere each is a request.
+    far = any(store.locate(_key(entry)) is None for entry in doomed[:1])
+    known = {_key(entry): entry.manifest for entry in entries} if far else {}
     for first in range(0, len(doomed), TOGETHER):
         gone: list[tuple[Entry, tuple[str, ...]]] = []
         for entry in doomed[first : first + TOGETHER]:
@@ -48,7 +52,7 @@ def prune(
                 emit(Failed(what=f"removing {id}", error=parts, kept="all that lies in its folder"))
             else:
                 gone.append((entry, parts))
-        needed = needed_elsewhere(store) if gone else frozenset[str]()
+        needed = needed_elsewhere(store, known) if gone else frozenset[str]()
         if needed is None:
             emit(Failed(what="removing files", error=UNKNOWN, kept="the files, of which no manifest is left"))
         for entry, parts in gone:
@@ -56,6 +60,10 @@ def prune(
                 drop(store, entry.folder, parts, needed)
             emit(PhaseEnded(phase="remove", id=entry.manifest.id))
             emit(Removed(id=entry.manifest.id, step=entry.manifest.step, reason=dropped[entry.manifest.id].reason))
+
+
+def _key(entry: Entry) -> str:
+    return f"{entry.folder}/{manifest_name(entry.manifest.generation)}"
 
 
 def _unlist(entry: Entry, *, home: str, store: Store, catalog: Catalog) -> tuple[str, ...] | str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from mementum.basing import Wanted, choose
 from mementum.errors import UnknownFormat
-from mementum.execute.compress import Base, Pause, Widths
+from mementum.execute.compress import Base, GaveUp, Pause, Widths
 from mementum.execute.transfer import NotWhole, go_on
 from mementum.format import blocks
 from mementum.format.codec import for_width, is_delta, without_delta
@@ -20,7 +20,7 @@ RAW = "raw"
 class Recoded:
     """The bytes of a file, in which `tensors` lie, in `codec`; None: in its own, without the base that it was coded
     against. Where the codec has a delta, `base` is what it is coded against. It may be gone through again; `made` are
-    the blocks of the last time."""
+    the blocks of the last time. `smaller`: GaveUp ends it where the file does not become smaller."""
 
     def __init__(
         self,
@@ -33,9 +33,10 @@ class Recoded:
         codec: str | None,
         pause: Pause,
         base: Base | None = None,
+        smaller: bool = False,
     ) -> None:
         self.made: list[Block] = []
-        self._base = base
+        self._base, self._smaller = base, smaller
         self._file, self._tensors, self._bases = file, tensors, bases
         self._source, self._folder, self._codec, self._pause = source, folder, codec, pause
 
@@ -43,8 +44,9 @@ class Recoded:
         self.made = []
         widths, offset = Widths(self._tensors), 0
         raws = raw_blocks(self._source, self._folder, self._file, self._bases)
-        for number, (old, raw) in enumerate(zip(self._file.blocks, raws, strict=False)):
-            go_on(self._pause)
+        for number, old in enumerate(self._file.blocks):
+            go_on(self._pause)  # which may wait: until then nothing is read
+            raw = next(raws)
             if isinstance(raw, Damage):
                 raise NotWhole(raw)
             counted = None if self._base is None else self._base.raw(number)
@@ -54,6 +56,8 @@ class Recoded:
             self.made.append(block)
             offset += block.size
             yield data
+        if self._smaller and offset > blocks.NOT_WORTH * self._file.size:  # told inside of the put, which then leaves
+            raise GaveUp(f"{self._codec} makes {self._file.name} no smaller")  # nothing behind
 
     def file(self, name: str, size: int) -> DataFile:
         """The file as it was made the last time, under its new name."""

@@ -12,10 +12,12 @@ from mementum.catalog.catalog import Catalog
 from mementum.clock import Clock
 from mementum.errors import UnknownFormat
 from mementum.events import Emit, Settled
-from mementum.execute.compress import GaveUp, Pause, compress, is_raw
+from mementum.execute.compress import GaveUp, Pause, is_raw
+from mementum.execute.transfer import NotWhole
 from mementum.format import generations
 from mementum.format.codec import is_delta
 from mementum.format.levels import OPTIMIZER, level_of
+from mementum.recoding import Recoded
 from mementum.records import DataFile, Entry, Index, Manifest, StoredFile, StoredTensor
 from mementum.recover.verify import INDEX
 from mementum.rewriting import Rewriting, Unsettled, rewrite
@@ -106,21 +108,22 @@ class _Writing:
     def _write(self, work: Rewriting, proof: Index, file: DataFile, base: basing.Whole | None) -> DataFile:
         name, tensors = generations.part_name(file.name, work.generation), _tensors(proof, file)
         write = partial(
-            compress,
+            Recoded,
             file,
             tensors,
-            store=work.store,
+            (),
+            source=work.store,
             folder=work.folder,
-            name=name,
             codec=self._codec,
             pause=self._pause,
+            smaller=True,
         )
         try:
-            made = write(base=base)
+            made = _put(work, name, write(base=base))
         except UnknownFormat as error:  # of the base, or of the file itself: then it is raised once more
             if base is None:
                 raise
-            made, self.why_no_base = write(), error.message
+            made, self.why_no_base = _put(work, name, write()), error.message
         work.unnamed.append(name)
         return made
 
@@ -134,6 +137,13 @@ class _Writing:
             self.why_no_base = found
             return None
         return found
+
+
+def _put(work: Rewriting, name: str, chunks: Recoded) -> DataFile:
+    try:
+        return chunks.file(name, work.store.put(f"{work.folder}/{name}", chunks).size)
+    except NotWhole as found:
+        raise UnknownFormat(str(found)) from found
 
 
 def _tensors(proof: Index, file: DataFile) -> tuple[StoredTensor, ...]:

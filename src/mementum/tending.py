@@ -55,13 +55,12 @@ class Tending:
         *,
         tell: Tell,
         over: Callable[[], bool],
-        first_s: float = FIRST_S,
         clock: Clock,
         emit: Emit,
     ) -> None:
-        """`over`: whether another attempt has the task. `first_s`: until the first look."""
+        """`over`: whether another attempt has the task."""
         self._opened, self._wishes, self._mending, self._tell = opened, wishes, mending, tell
-        self._over, self._first_s, self._clock, self._emit = over, first_s, clock, emit
+        self._over, self._clock, self._emit = over, clock, emit
         self._stopped = threading.Event()
         self._share = Share(wishes.share, clock=clock, wait=self._wait)
         self._looked: dict[str, dict[str, float]] = {}  # when, by place and id: of what has no fact of it
@@ -81,7 +80,7 @@ class Tending:
 
     def _run(self) -> None:
         priority.idle()
-        wait_s = self._first_s
+        wait_s = FIRST_S
         while self._wait(wait_s) is None:
             try:
                 wait_s = 0.0 if self.once() else LOOK_S

@@ -116,15 +116,16 @@ class Tidying:
     def _free(self, require_newest: Callable[[], None], need: int) -> Gave:
         """Remove what is worth least, by what is known now, of other processes too."""
         require_newest()
-        with self._turn:
-            try:
+        try:
+            with self._turn:
                 self._journal.catch_up()
                 self._learn()
                 return self._evict(self._catalog, need)
-            except StoreError:  # a full disk takes no change of the catalog either, which is a cache
+        except StoreError:  # a full disk takes no change of the catalog either, which is a cache
+            with self._turn:
                 gave = self._evict_without_a_catalog(need)
-                self._refresh()
-                return gave
+            self.relist()
+            return gave
 
     def _evict_without_a_catalog(self, need: int) -> Gave:
         catalog = open_sqlite(None)

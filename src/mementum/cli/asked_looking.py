@@ -11,7 +11,18 @@ from mementum.cli.words import AsJson, One, OnlyTask, Root
 
 
 def ls(
-    root: Root,
+    root: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="ROOT", help="The folder that was given to open_run, or the url of a tier: s3://bucket/prefix."
+        ),
+    ] = None,
+    catalog: Annotated[
+        str | None,
+        typer.Option(
+            "--catalog", metavar="URL", help="List what a catalog that many runs share knows of all their roots."
+        ),
+    ] = None,
     task: Annotated[str | None, typer.Option("--task", metavar="TASK", help="List this task only.")] = None,
     wanted: Annotated[
         list[str] | None,
@@ -23,11 +34,11 @@ def ls(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the checkpoints of a root, the newest first."""
+    """List the checkpoints of a root, or of a catalog, the newest first."""
     with told(as_json):
-        from mementum.cli.listing import ls as work
+        from mementum.cli.sharing import ls as work
 
-        code = work(root, task=task, as_json=as_json, wanted=tuple(wanted or ()))
+        code = work(root, catalog, task=task, as_json=as_json, wanted=tuple(wanted or ()))
     raise typer.Exit(code)
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from mementum.cli.failing import told
-from mementum.cli.words import AsJson, Root, Several
+from mementum.cli.words import AsJson, DryRun, Root, Several
 
 
 def verify(
@@ -16,6 +16,10 @@ def verify(
     deep: Annotated[
         bool, typer.Option("--deep", help="Read every byte and compare it with its digest, not only sizes and indexes.")
     ] = False,
+    tier: Annotated[
+        str | None,
+        typer.Option("--tier", metavar="NAME|URL", help="Look at the copies on this tier, and record that of them."),
+    ] = None,
     as_json: AsJson = False,
     no_record: Annotated[
         bool, typer.Option("--no-record", help="Do not write what was found beside the checkpoints.")
@@ -25,7 +29,33 @@ def verify(
     with told(as_json):
         from mementum.cli.proving import verify as work
 
-        code = work(root, address, deep=deep, as_json=as_json, keep=not no_record)
+        code = work(root, address, deep=deep, as_json=as_json, keep=not no_record, tier=tier)
+    raise typer.Exit(code)
+
+
+def repair(
+    root: Root,
+    address: Several = None,
+    where: Annotated[
+        str | None,
+        typer.Option("--in", metavar="NAME|URL", help="The tier whose copies are repaired. Without it: the root."),
+    ] = None,
+    source: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--from", metavar="NAME|URL", help="Where good bytes are; may be given again. Without it: all known tiers."
+        ),
+    ] = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Put damaged checkpoints right, bit for bit, from copies on other places."""
+    with told(as_json):
+        from mementum.cli.repairing import Asked
+        from mementum.cli.repairing import repair as work
+
+        asked = Asked(where=where, sources=tuple(source or ()), dry_run=dry_run)
+        code = work(root, address, asked, as_json=as_json)
     raise typer.Exit(code)
 
 

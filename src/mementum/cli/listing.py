@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from mementum.catalog import filters
 from mementum.cli.failing import INTEGRITY, NOTHING, OK, warn
-from mementum.cli.reading import Contents, Held, look
+from mementum.cli.reading import Held, look
 from mementum.cli.text import as_json as rendered
 from mementum.cli.text import columns, counted, moment, printable, size
 from mementum.format import typed_json
@@ -36,31 +36,45 @@ def ls(root: str, *, task: str | None, as_json: bool, wanted: Sequence[str] = ()
         contents = contents.of(task)
     for damage in contents.unreadable:
         warn(f"warning: {damage.key}: {damage.what}")
-    held = newest_first(_chosen(contents, chosen, wanted))
-    if as_json:
-        print(rendered([fields(contents, one) for one in held]))
-    elif held:
-        _print(contents, held)
-    if held:
-        return OK
+    if not contents.held and as_json:
+        print(rendered([]))
     if contents.held:
-        warn(f"none of {counted(len(contents.held), 'checkpoint')} is what the filter asks for")
-        return NOTHING
+        return listed(contents.held, chosen, wanted, as_json=as_json, path=contents.path)
     if contents.nameless:
         return INTEGRITY
     warn(f"{contents.root.name} has {counted(len(contents.homes), 'task')} and no checkpoint yet")
     return NOTHING
 
 
-def _chosen(contents: Contents, chosen: Sequence[filters.Filter], wanted: Sequence[str]) -> Sequence[Held]:
+def listed(
+    every: Sequence[Held],
+    chosen: Sequence[filters.Filter],
+    wanted: Sequence[str],
+    *,
+    as_json: bool,
+    path: Callable[[Held], str | None],
+) -> int:
+    """Print those of some checkpoints that all filters mean, the newest first; the exit code."""
+    held = newest_first(_chosen(every, chosen, wanted))
+    if as_json:
+        print(rendered([fields(one, path(one)) for one in held]))
+    elif held:
+        _print(held)
+    if held:
+        return OK
+    warn(f"none of {counted(len(every), 'checkpoint')} is what the filter asks for")
+    return NOTHING
+
+
+def _chosen(every: Sequence[Held], chosen: Sequence[filters.Filter], wanted: Sequence[str]) -> Sequence[Held]:
     """Those that all filters mean. UsageError where one asks for a metric that no checkpoint has."""
-    if not chosen or not contents.held:
-        return contents.held
-    rows = [filters.row(one.entry, task=one.task, damaged=one.damaged) for one in contents.held]
+    if not chosen:
+        return every
+    rows = [filters.row(one.entry, task=one.task, damaged=one.damaged) for one in every]
     metrics = {name for row in rows for name in row.metrics}
     for one, text in zip(chosen, wanted, strict=True):
         filters.require_metrics(one, text, metrics)
-    found = zip(contents.held, rows, strict=True)
+    found = zip(every, rows, strict=True)
     return [held for held, row in found if all(filters.matches(one, row) for one in chosen)]
 
 
@@ -74,11 +88,12 @@ def newest_first(held: Sequence[Held]) -> list[Held]:
     return [one for group in groups for one in group]
 
 
-def fields(contents: Contents, held: Held) -> dict[str, Any]:
+def fields(held: Held, path: str | None) -> dict[str, Any]:
     """A checkpoint for programs: full ids, bytes, times as they stand in the manifest."""
     entry, manifest = held.entry, held.entry.manifest
     return {
         "task": held.task,
+        "home": held.home,
         "step": manifest.step,
         "epoch": manifest.epoch,
         "id": manifest.id,
@@ -99,7 +114,7 @@ def fields(contents: Contents, held: Held) -> dict[str, Any]:
         "verified": entry.verified,
         "reason": manifest.reason,
         "metrics": typed_json.encode(dict(entry.metrics)),
-        "path": contents.path(held),
+        "path": path,
     }
 
 
@@ -112,15 +127,20 @@ def place_fields(place: Place) -> dict[str, Any]:
         "generation": place.generation,
         "size": place.size,
         "levels": list(place.levels),
+        "damaged": place.damaged,
+        "verified": place.verified,
     }
 
 
 def tiers_of(entry: Entry) -> str:
-    """The tiers that have a copy; of one that has not all levels, which ones."""
-    return ", ".join(
-        place.tier if place.levels == LEVELS else f"{place.tier} (level {', '.join(map(str, place.levels))})"
-        for place in entry.places
-    )
+    """The tiers that have a copy; of one that has not all levels, which ones, and of a damaged one that it is."""
+    return ", ".join(map(_tier_of, entry.places))
+
+
+def _tier_of(place: Place) -> str:
+    said = [] if place.levels == LEVELS else [f"level {', '.join(map(str, place.levels))}"]
+    said += [] if place.damaged is None else ["damaged"]
+    return f"{place.tier} ({', '.join(said)})" if said else place.tier
 
 
 def state(manifest: Manifest) -> str:
@@ -151,7 +171,7 @@ def id_width(ids: Sequence[str]) -> int:
     return width
 
 
-def _print(contents: Contents, held: Sequence[Held]) -> None:
+def _print(held: Sequence[Held]) -> None:
     width = id_width([one.id for one in held])
     head = (*HEAD[:-1], TIERS, HEAD[-1]) if any(one.entry.places for one in held) else HEAD
     rows = [_row(one, width, tiers=TIERS in head) for one in held]

@@ -12,7 +12,7 @@ import typer
 from mementum.cli.asked_exchanging import export, import_
 from mementum.cli.asked_keeping import du, forget, gc, pin, place, unpin
 from mementum.cli.asked_looking import diff, ls, show, trace, tree, why
-from mementum.cli.asked_proving import doctor, rebuild, verify
+from mementum.cli.asked_proving import doctor, rebuild, repair, verify
 from mementum.cli.asked_running import drain, plan, rollback
 from mementum.cli.config import config
 
@@ -30,6 +30,7 @@ COMMANDS: tuple[tuple[str, Callable[..., None]], ...] = (  # in the order of the
     ("forget", forget),
     ("gc", gc),
     ("verify", verify),
+    ("repair", repair),
     ("doctor", doctor),
     ("rebuild", rebuild),
     ("plan", plan),

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from mementum.catalog import facts
+from mementum.cli.copies import Copies, copies_in
 from mementum.cli.failing import ERROR, INTEGRITY, NOTHING, OK, warn
 from mementum.cli.listing import newest_first
 from mementum.cli.reading import Contents, Held, address_in, exists, find, look, manifest_damage, settled_since
@@ -47,9 +48,22 @@ class Counted(Around):
         return data
 
 
-def verify(root: str, address: str | None, *, deep: bool, as_json: bool, keep: bool, clock: Clock | None = None) -> int:
-    """Check what the address means and print it; the exit code. With `keep`, findings are recorded as facts."""
-    contents = look(root)
+def verify(
+    root: str,
+    address: str | None,
+    *,
+    deep: bool,
+    as_json: bool,
+    keep: bool,
+    tier: str | None = None,
+    clock: Clock | None = None,
+) -> int:
+    """Check what the address means and print it; the exit code. With `keep`, findings are recorded as facts. `tier`:
+    the name or url of the one whose copies are checked; then those say it of the copies there."""
+    contents = known = look(root)
+    copies = None if tier is None else copies_in(contents, tier)
+    if copies is not None:
+        contents = look(copies.url)
     meant = address_in(contents, address)
     nameless = contents.nameless
     if meant.selector is not None:
@@ -63,8 +77,8 @@ def verify(root: str, address: str | None, *, deep: bool, as_json: bool, keep: b
         chosen = newest_first(contents.held)
     checked: list[Checked] = []
     recorded: list[bool] = []
-    near = contents.root.folder is not None
-    notes = Notes(contents, clock or SystemClock()) if keep and near else None
+    near = known.root.folder is not None
+    notes = Notes(contents, known, clock or SystemClock(), copies) if keep and near else None
     with closing(_check(contents, chosen, deep=deep, quiet=as_json)) as findings:
         for one in findings:
             checked.append(one)
@@ -137,8 +151,9 @@ def _progress(total: int, *, shown: bool) -> Iterator[Callable[[int], None]]:
 class Notes:
     """Records what was found beside the checkpoints, as far as the root can be written."""
 
-    def __init__(self, contents: Contents, clock: Clock) -> None:
-        self._root, self._clock = contents.root, clock
+    def __init__(self, contents: Contents, known: Contents, clock: Clock, copies: Copies | None) -> None:
+        """`known`: the root in which the task lives, whose facts they are."""
+        self._known, self._clock, self._copies = known, clock, copies
         self._folders = Counter((held.home, held.id) for held in contents.held)
         self._refused = False
 
@@ -150,9 +165,13 @@ class Notes:
         if self._folders[checked.held.home, checked.held.id] > 1:
             warn(f"{checked.held.place}: not recorded, as another folder holds a checkpoint with the same id")
             return False
-        if fact.kind == "damaged" and checked.held.entry.damaged == fact.values["what"]:
+        lives = next((held for held in self._known.held if held.id == checked.held.id), None)
+        if lives is None:
+            warn(f"{checked.held.place}: not recorded, as the root has no such checkpoint any more")
+            return False
+        if fact.kind == "damaged" and self._damaged(lives) == fact.values["what"]:
             return True  # it is known: a nightly verification does not say it again every night
-        store = part_of(self._root, checked.held.home)
+        store = part_of(self._known.root, lives.home)
         try:
             store.put(f"facts/{new_id(self._clock.now())}.json", [facts.render(fact)])
         except StoreError as error:
@@ -167,10 +186,21 @@ class Notes:
             first = checked.damage[0]
             more = f" ({len(checked.damage)} findings in all)" if len(checked.damage) > 1 else ""
             what = f"{first.key}: {first.what}{more}"
-            return Fact(kind="damaged", time=now, checkpoint=checked.held.id, values={"what": what})
+            return Fact(kind="damaged", time=now, checkpoint=checked.held.id, values={**self._where, "what": what})
         if deep and checked.unchecked is None:
-            return Fact(kind="verified", time=now, checkpoint=checked.held.id)
+            return Fact(kind="verified", time=now, checkpoint=checked.held.id, values=self._where)
         return None
+
+    @property
+    def _where(self) -> dict[str, str]:
+        """Of which copy it is said."""
+        return {} if self._copies is None else {"tier": self._copies.name}
+
+    def _damaged(self, lives: Held) -> str | None:
+        """What is known already."""
+        if self._copies is None:
+            return lives.entry.damaged
+        return next((place.damaged for place in lives.entry.places if place.tier == self._copies.name), None)
 
 
 def _keyed(checked: Checked) -> list[Damage]:

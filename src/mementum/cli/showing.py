@@ -178,7 +178,8 @@ def _lines(contents: Contents, held: Held, holdings: Holdings) -> Iterator[str]:
 
 def _copy(place: Place) -> str:
     levels = "" if place.levels == LEVELS else f", level {', '.join(map(str, place.levels))} only"
-    return f"{size(place.size)} since {moment(place.time)} UTC{levels} ({place.url})"
+    damaged = "" if place.damaged is None else f"; damaged: {place.damaged}"
+    return f"{size(place.size)} since {moment(place.time)} UTC{levels} ({place.url}){damaged}"
 
 
 def _judged(entry: Entry) -> dict[str, str]:

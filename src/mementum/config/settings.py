@@ -90,7 +90,7 @@ class PerTier(Section):
     ssd: Size | None = None
     """On the disk that the root is on."""
     object_store: Size | None = None
-    """To tiers that outlive the machine, for saves that are made against its loss."""
+    """All that is sent to tiers that outlive the machine."""
 
 
 class Prices(Section):

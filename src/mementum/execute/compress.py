@@ -1,18 +1,14 @@
-"""Compress: streams a data file that landed raw into a new one, block by block, each proved before and after."""
+"""Compress: what all share that write a data file anew: when to stop, against what, and which numbers it holds."""
 
 from __future__ import annotations
 
 import itertools
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from mementum.errors import UnknownFormat
-from mementum.format import blocks
-from mementum.format.codec import for_width, is_delta
 from mementum.records import Block, Buffer, DataFile, StoredTensor
-from mementum.storage.store import Store
 
 # Called between blocks. It may wait, and says why the work is not to go on, or None.
 Pause = Callable[[], str | None]
@@ -39,52 +35,6 @@ class Base(Protocol):
 def is_raw(file: DataFile) -> bool:
     """Whether it landed raw. One in which only some blocks are was compressed, and those did not shrink."""
     return bool(file.size) and all(block.codec == "raw" for block in file.blocks)
-
-
-def compress(
-    file: DataFile,
-    tensors: Sequence[StoredTensor],
-    *,
-    store: Store,
-    folder: str,
-    name: str,
-    codec: str,
-    pause: Pause,
-    base: Base | None = None,
-) -> DataFile:
-    """Write `file`, which is raw, anew under `name`, against `base` if the codec has a delta. `tensors`: those in it.
-
-    GaveUp if it does not become smaller, or if `pause` has a reason; UnknownFormat if a block is not what was written.
-    """
-    widths = Widths(tensors)
-    made: list[Block] = []
-
-    def chunks() -> Iterator[Buffer]:
-        offset = 0
-        for number, old in enumerate(file.blocks):
-            reason = pause()
-            if reason is not None:
-                raise GaveUp(reason)
-            stored = store.get(f"{folder}/{file.name}", old.offset, old.size)
-            wrong = blocks.damage(old, stored)
-            if wrong is not None:
-                raise UnknownFormat(f"{folder}/{file.name}: {wrong}")
-            counted = None if base is None else base.raw(number)
-            block, data = blocks.encode_block(
-                stored, for_width(codec, widths.of_next(old)), offset=offset, base=counted
-            )
-            blocks.decode(block, data, counted)  # raises where it does not give back what was encoded
-            made.append(block)
-            offset += block.size
-            yield data
-        if offset > blocks.NOT_WORTH * file.size:  # told inside of the put, so that nothing is made durable for it
-            raise GaveUp(f"{codec} makes {file.name} no smaller")
-
-    stat = store.put(f"{folder}/{name}", chunks())
-    counts = base is not None and any(is_delta(block.codec) for block in made)
-    return DataFile(
-        name=name, size=stat.size, blocks=tuple(made), base=base.key if base is not None and counts else None
-    )
 
 
 class Widths:

@@ -9,7 +9,7 @@ from mementum.errors import CheckpointError, KeyMissing, MementumError, NotReada
 from mementum.format import generations, index
 from mementum.format import manifest as manifests
 from mementum.records import Manifest
-from mementum.storage.store import Home, Store
+from mementum.storage.store import Home, Stat, Store
 
 # What we write into a checkpoint's folder whatever the training is made of. Its files of weights have the names of the
 # models besides, which only an index or a manifest can tell from a file that somebody put there.
@@ -55,12 +55,17 @@ def drop(store: Store, folder: str, parts: Sequence[str], spared: Collection[str
             store.delete(f"{folder}/{part}")
 
 
-def needed_elsewhere(store: Store) -> frozenset[str] | None:
+def needed_elsewhere(store: Store, known: Mapping[str, Manifest] | None = None) -> frozenset[str] | None:
     """Keys of files that checkpoints of other folders name as theirs: bases of deltas, frozen weights. None where a
     newer mementum wrote a manifest: what that names cannot be known.
 
-    Of a manifest that names nothing of the kind its first bytes are read, which say so."""
-    return _needed(store, _folders(store))
+    Of a manifest that names nothing of the kind its first bytes are read, which say so. `known`: manifests by their
+    keys, for a store that takes a request for each. One never changes, so that where it has still the size that ours
+    has it is not read again; whatever else lies there is."""
+    listed = tuple(store.list("step_"))
+    sizes = {stat.key: stat.size for stat in listed}
+    same = {key: one for key, one in (known or {}).items() if sizes.get(key) == len(manifests.render(one))}
+    return _needed(store, _in_folders(listed), same)
 
 
 def orphans(store: Home) -> tuple[str, ...]:
@@ -181,20 +186,22 @@ def _unneeded(store: Store, every: Mapping[str, Sequence[str]], found: Sequence[
     return () if needed is None else tuple(key for key in found if key not in needed)
 
 
-def _needed(store: Store, every: Mapping[str, Sequence[str]]) -> frozenset[str] | None:
-    needed: set[str] = set()
+def _needed(
+    store: Store, every: Mapping[str, Sequence[str]], known: Mapping[str, Manifest] | None = None
+) -> frozenset[str] | None:
+    known, needed = known or {}, set[str]()
     for folder, names in every.items():
         for name in generations.standing(names):
             key = f"{folder}/{name}"
             try:
-                if manifests.is_plain(store.get(key, 0, manifests.HEAD)):
+                if key not in known and manifests.is_plain(store.get(key, 0, manifests.HEAD)):
                     continue
-                named = generations.parse(store.get(key, 0, manifests.READ_MAX), key).files
+                found = known.get(key) or generations.parse(store.get(key, 0, manifests.READ_MAX), key)
             except NotReadableHere:
                 return None
             except (CheckpointError, KeyMissing):
                 continue
-            needed.update(generations.key_of(folder, file) for file in named if file.folder is not None)
+            needed.update(generations.key_of(folder, file) for file in found.files if file.folder is not None)
     return frozenset(needed)
 
 
@@ -210,7 +217,11 @@ def _looks_like_a_manifest(name: str) -> bool:
 
 def _folders(store: Store) -> dict[str, list[str]]:
     """Names of the objects that lie directly in a checkpoint's folder."""
-    found = _by_folder(stat.key for stat in store.list("step_"))
+    return _in_folders(store.list("step_"))
+
+
+def _in_folders(listed: Iterable[Stat]) -> dict[str, list[str]]:
+    found = _by_folder(stat.key for stat in listed)
     return {
         folder: [name for name in names if "/" not in name]
         for folder, names in found.items()

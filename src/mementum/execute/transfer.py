@@ -26,7 +26,8 @@ class NotWhole(Exception):
 
 
 class Proved:
-    """The stored bytes of a data file, block by block, each compared with its digest. It may be gone through again."""
+    """The stored bytes of a data file, block by block, each compared with its digest. It may be gone through again. The
+    next block comes into the same memory."""
 
     def __init__(self, store: Store, key: str, file: DataFile, pause: Pause) -> None:
         """GaveUp where `pause` has a reason; NotWhole where a block is not what was written."""
@@ -38,7 +39,7 @@ class Proved:
             wrong = blocks.damage(block, stored)
             if wrong is not None:
                 raise NotWhole(Damage(key=self._key, what=wrong))
-            yield bytes(stored)  # the next block comes into the same memory
+            yield stored
 
     def _read(self) -> Iterator[tuple[Block, memoryview]]:
         """Past the page cache, where it lies on a disk of ours: what training reads next must stay in it."""

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 
 from mementum.storage.store import Buffer
 
+COPY_ALONE_MIN = 64 << 10  # bytes: a smaller copy takes microseconds
+
 
 def can_repeat(chunks: Iterable[Buffer]) -> bool:
     """Whether going through the chunks again begins anew: of a list it does, of a generator it does not."""
@@ -31,6 +33,20 @@ def _handed_on(chunks: Iterable[Buffer], look: Callable[[Buffer], None]) -> Iter
     for chunk in chunks:
         look(chunk)
         yield chunk
+
+
+def copied(chunk: Buffer) -> Buffer:
+    """Bytes that nobody changes any more: a copy, unless they are that already.
+
+    A thread of low priority may be set aside in the midst of a copy, and whoever wants Python's lock would wait for it;
+    numpy copies without that lock."""
+    if isinstance(chunk, bytes):
+        return chunk
+    if memoryview(chunk).nbytes < COPY_ALONE_MIN:
+        return memoryview(chunk).tobytes()
+    import numpy as np  # late: who only reads has no use for it
+
+    return np.frombuffer(chunk, np.uint8).copy().data
 
 
 def flat(chunk: Buffer) -> memoryview:

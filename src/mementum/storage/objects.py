@@ -15,6 +15,7 @@ from obstore.exceptions import AlreadyExistsError, BaseError
 
 from mementum.clock import Clock, SystemClock
 from mementum.errors import AccessRefused, KeyMissing, KeyTaken, StoreError, Unreachable, UsageError
+from mementum.storage.chunks import copied
 from mementum.storage.keys import TEMP_SUFFIX, check_key, check_prefix, check_range, fault_of
 from mementum.storage.objects_client import Clients, begin_threads, open_clients
 from mementum.storage.objects_errors import KEPT, may_have_happened, status_of, told
@@ -85,7 +86,7 @@ class ObjectStore:
                 raise told(error, key, self._place) from error
         self._unsure.forget(key)
 
-    def _upload(self, key: str, path: str, begun: list[bytes], rest: Iterator[Buffer]) -> int:
+    def _upload(self, key: str, path: str, begun: list[Buffer], rest: Iterator[Buffer]) -> int:
         """In parts. What is raised before the last request, here or by `rest`, makes the client give the upload up."""
         if self._is_there(key, path):
             if not self._is_ours(key, path):
@@ -93,7 +94,7 @@ class ObjectStore:
             return sum(map(len, _copies(begun, rest)))
         number, size, ended = _new_number(), 0, False
 
-        def parts() -> Iterator[bytes]:
+        def parts() -> Iterator[Buffer]:
             nonlocal size, ended
             for part in _copies(begun, rest):
                 size += len(part)
@@ -109,8 +110,8 @@ class ObjectStore:
         self._unsure.forget(key)
         return size
 
-    def _send_parts(self, path: str, parts: Iterator[bytes], number: str) -> None:
-        def send(handed: Iterator[bytes]) -> None:
+    def _send_parts(self, path: str, parts: Iterator[Buffer], number: str) -> None:
+        def send(handed: Iterator[Buffer]) -> None:
             obstore.put(
                 self._patient,
                 path,
@@ -135,7 +136,7 @@ class ObjectStore:
                 return Stat(key=key, size=size)
             size = 0
 
-            def parts() -> Iterator[bytes]:
+            def parts() -> Iterator[Buffer]:
                 nonlocal size
                 for part in _copies(begun, rest):
                     size += len(part)
@@ -284,24 +285,24 @@ def open_objects(url: str, options: Mapping[str, str], clock: Clock | None = Non
     return ObjectStore(open_clients(url, options), clock or SystemClock())
 
 
-def _first_part(chunks: Iterator[Buffer]) -> tuple[list[bytes], int]:
+def _first_part(chunks: Iterator[Buffer]) -> tuple[list[Buffer], int]:
     """Copies of the first chunks, until they are more than a part, or all."""
-    begun: list[bytes] = []
+    begun: list[Buffer] = []
     size = 0
     for chunk in chunks:
-        begun.append(_copy(chunk))
+        begun.append(copied(chunk))
         size += len(begun[-1])
         if size > PART_SIZE:
             break
     return begun, size
 
 
-def _copies(begun: list[bytes], rest: Iterator[Buffer]) -> Iterator[bytes]:
+def _copies(begun: list[Buffer], rest: Iterator[Buffer]) -> Iterator[Buffer]:
     """Copies of the chunks, which their owner may use again; one at a time, and none kept."""
-    gathered: list[bytes] = []
+    gathered: list[Buffer] = []
     size = 0
-    for chunk in itertools.chain(_popped(begun), rest):
-        gathered.append(_copy(chunk))
+    for chunk in itertools.chain(_popped(begun), map(copied, rest)):
+        gathered.append(chunk)
         size += len(gathered[-1])
         if size >= PIECE:
             yield gathered[0] if len(gathered) == 1 else b"".join(gathered)
@@ -309,12 +310,7 @@ def _copies(begun: list[bytes], rest: Iterator[Buffer]) -> Iterator[bytes]:
     yield b"".join(gathered)
 
 
-def _copy(chunk: Buffer) -> bytes:
-    """Bytes that nobody changes any more: a copy, unless they are that already."""
-    return chunk if isinstance(chunk, bytes) else memoryview(chunk).tobytes()
-
-
-def _popped(begun: list[bytes]) -> Iterator[bytes]:
+def _popped(begun: list[Buffer]) -> Iterator[Buffer]:
     while begun:
         yield begun.pop(0)
 

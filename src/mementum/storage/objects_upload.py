@@ -8,6 +8,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
+from mementum.storage.store import Buffer
+
 AHEAD = 2  # chunks that wait for the client: one while it takes the other
 
 
@@ -15,7 +17,7 @@ class GivenUp(Exception):
     """What the client finds in place of the next part; it then takes back what it has sent."""
 
 
-def upload(send: Callable[[Iterator[bytes]], object], parts: Iterator[bytes]) -> None:
+def upload(send: Callable[[Iterator[Buffer]], object], parts: Iterator[Buffer]) -> None:
     """Let `send` have all `parts`. What it raises is raised here; what `parts` raises too, after `send` has given up.
 
     `parts` is run on the caller's thread, and `send` on one of its own. The client must not be called from inside of
@@ -42,12 +44,12 @@ class _Line:
     """Parts that wait for the one who takes them."""
 
     def __init__(self) -> None:
-        self._waiting: deque[bytes] = deque()
+        self._waiting: deque[Buffer] = deque()
         self._changed = threading.Condition()
         self._ended: bool | None = None  # whether whole
         self._left = False
 
-    def give(self, part: bytes) -> bool:
+    def give(self, part: Buffer) -> bool:
         """False: nobody takes any more."""
         with self._changed:
             self._changed.wait_for(lambda: self._left or len(self._waiting) < AHEAD)
@@ -65,7 +67,7 @@ class _Line:
             self._left = True
             self._changed.notify_all()
 
-    def __iter__(self) -> Iterator[bytes]:
+    def __iter__(self) -> Iterator[Buffer]:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._waiting or self._ended is not None)

@@ -27,6 +27,8 @@ class Store(Protocol):
         (as far as the disk still answers). Unreachable, AccessRefused where a server is asked; a lost answer leaves it
         open whether there is an object.
 
+        Who asks for the next chunk gives the last one back: its memory may be used again.
+
         Chunks may be an iterator, which is gone through once. Of a list, or of anything else that begins anew each
         time, a store may send what got lost again."""
         ...
