@@ -75,6 +75,7 @@ class Source:
             config={
                 "vitals": "off",  # what seeing costs, bench/overhead.py tells
                 "alarms": "off",
+                "scrub": "off",  # it would read back what was saved, beside any client
                 "tiers": [{"url": f"s3://{BUCKET}/tier", "name": TIER, "options": options}],
             },
             keep_last=2,

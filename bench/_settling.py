@@ -40,7 +40,7 @@ class Gate:
     """Stands where the compression asks between blocks whether to stop, and holds it there while it is closed."""
 
     def __init__(self, saver: Ours) -> None:
-        self._settler = saver.run._background._settler
+        self._settler = saver.run._background._compressing._settler
         self._ask = self._settler._pause
         self.opened = threading.Event()
         self.opened.set()

@@ -3,7 +3,8 @@
 One training of 100 million parameters (1.2 GB of state with AdamW in fp32) goes on while its newest checkpoint is sent
 to an S3 on loopback: by ours, as to any tier, and by boto3 and obstore alone in a thread. Blocks of steps with and
 without an upload stand in ABBA order; a block with one lasts until all of its work is done, and what it takes beyond
-its number of median steps is lost. The save itself is over before: what it takes, `bench/save.py` tells. The server
+its number of median steps is lost. `blocked` is what calls and hooks of ours take in the block beyond what they take in
+as many steps without an upload. The save itself is over before: what it takes, `bench/save.py` tells. The server
 is a process of its own that throws bodies away (`_sink.py`), the same one for all.
 """
 
@@ -14,6 +15,7 @@ import logging
 import shutil
 import statistics
 import tempfile
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -41,12 +43,14 @@ class Effort:
     """How much of everything is measured."""
 
     rounds: int  # of two pairs each
+    limit_s: float  # no round begins later
+    calls: int  # without an upload, for what they take anyway
     standing: int
     patience_s: float  # to wait for a quiet machine, in all
 
 
-FULL = Effort(rounds=6, standing=3, patience_s=60)
-QUICK = Effort(rounds=1, standing=1, patience_s=20)
+FULL = Effort(rounds=6, limit_s=480, calls=20, standing=3, patience_s=60)
+QUICK = Effort(rounds=1, limit_s=90, calls=10, standing=1, patience_s=20)
 
 
 class Bench:
@@ -62,6 +66,7 @@ class Bench:
         for _ in range(WARM_STEPS):
             self._training.step()
         self._processor, self._quiet = Processor(), Quiet(effort.patience_s if size == "full" else 0.0)
+        self._calls_s = 0.0  # of a step without an upload
         self.bytes = sum(tensor.numel() * tensor.element_size() for _, tensor in self._training.tensors())
 
     def run(self) -> None:
@@ -72,6 +77,7 @@ class Bench:
                 clients = [Ours(OURS, source), WithObstore(source, self._sink), WithBoto3(source, self._sink)]
                 source.make()
                 rehearse(self._training, clients)
+                self._calls(source, watch)
                 self._lost(clients, watch)
                 self._standing(clients)
             finally:
@@ -85,19 +91,40 @@ class Bench:
     def _advance(self, _: str = "") -> None:
         self._progress.advance(self._task)
 
+    def _calls(self, source: Source, watch: Watch) -> None:
+        """What calls and hooks of ours take in a step with no save and no upload: that is not the upload's."""
+        self._begin("calls without an upload", self._effort.calls)
+        took_s: list[float] = []
+        for _ in range(self._effort.calls):
+            held_s, loss = watch.held_s, self._training.step()
+            began_s = time.perf_counter()
+            source.run.record(loss=loss)
+            took_s.append(time.perf_counter() - began_s + watch.held_s - held_s)
+            self._advance()
+        self._calls_s = statistics.median(took_s)
+        self.report.figures["calls_ms_per_step"] = 1e3 * self._calls_s
+        self.report.samples["calls_s"] = took_s
+
     def _lost(self, clients: list[Client], watch: Watch) -> None:
         self._begin("seconds lost", self._effort.rounds * (1 + len(clients)))
         for client in clients:
             client.sent.clear()  # of the rehearsal
-        pairs = measure(
-            self._training,
-            clients,
-            rounds=self._effort.rounds,
-            watch=watch,
-            processor=self._processor,
-            quiet=self._quiet,
-            advance=self._advance,
-        )
+        pairs: list[Pair] = []
+        until = time.monotonic() + self._effort.limit_s
+        for turn in range(self._effort.rounds):
+            if time.monotonic() > until:
+                self.report.notes["rounds"] = f"{turn} of {self._effort.rounds}: there was no time for more"
+                break
+            first = turn % len(clients)  # they take turns in who is first
+            pairs += measure(
+                self._training,
+                [*clients[first:], *clients[:first]],
+                rounds=1,
+                watch=watch,
+                processor=self._processor,
+                quiet=self._quiet,
+                advance=self._advance,
+            )
         report = self.report
         report.samples["pairs"] = raw(pairs)
         report.figures["step_s"] = statistics.median(pair.step_s for pair in pairs)
@@ -122,7 +149,8 @@ class Bench:
         name, blocks = client.name, [pair.block for pair in own]
         lost = estimate([pair.lost_s for pair in own])
         uploads = [block.saved for block in blocks if block.saved is not None]
-        blocked_ms = [1e3 * block.blocked_s for block in blocks]
+        calls_s = self._calls_s if name == OURS else 0.0
+        blocked_ms = [1e3 * (block.blocked_s - calls_s * len(block.steps)) for block in blocks]
         self.report.samples[figure_name(name, "sent")] = [asdict(one) for one in client.sent]
         for figure, value in (
             ("lost_s_per_upload", lost.median),
@@ -131,6 +159,7 @@ class Bench:
             ("cpu_s_per_upload", statistics.median(block.cpu_s for block in blocks)),
             ("blocked_ms_median", statistics.median(blocked_ms)),
             ("blocked_ms_max", max(blocked_ms)),
+            ("calls_ms_median", statistics.median(1e3 * block.blocked_s for block in blocks)),
             ("uploaded_s", statistics.median(one.durable_s for one in uploads)),
             ("bytes", statistics.median(one.received for one in client.sent)),
             ("requests", statistics.median(one.requests for one in client.sent)),

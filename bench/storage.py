@@ -11,6 +11,7 @@ import shutil
 import tempfile
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -160,6 +161,7 @@ def main(
     quick: Annotated[bool, typer.Option("--quick", help="Fewer saves, and no encoder.")] = False,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write figures and raw samples there.")] = None,
     directory: Annotated[Path | None, typer.Option("--dir", help="Where the files go.")] = None,
+    turns: Annotated[int | None, typer.Option(min=1, help="Saves in the 30 days.")] = None,
     size: Annotated[str, typer.Option(help="full; tiny: figures that say nothing, in seconds.")] = "full",
 ) -> None:
     """Weigh what is saved, beside what `torch.save` of everything takes."""
@@ -171,6 +173,7 @@ def main(
         1
     )  # bytes are what is asked for, and on a busy machine threads that wait for each other crawl
     effort = TINY if size == "tiny" else QUICK if quick else LONG
+    effort = effort if turns is None else replace(effort, turns=turns)
     folder = Path(tempfile.mkdtemp(prefix="bench-storage-", dir=directory or Path.cwd()))
     console = wide_console()
     bench = Bench(folder, effort)

@@ -103,8 +103,7 @@ def observed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Mappi
         spy_on_class(kind)
     for kind in (Background, ChosenSlots, OverlappedCapture, BlockingCapture, Run, Judge, Rolling, Site, SharedCatalog):
         spy_on_class(kind)
-    for kind in (Tending,):
-        spy_on_class(kind)
+    spy_on_class(Tending)
     for name in ("wall_time", "slurm_limit"):
         spy_on(name)
     monkeypatch.setattr(deadlines, "_fetch", lambda *words, **named: None)  # no cloud is asked

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -11,6 +12,8 @@ from typing import Any
 
 import pytest
 import torch
+
+from services import missing
 
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 
@@ -55,3 +58,18 @@ def test_catalogs(tmp_path: Path) -> None:
     for what in ("recovery_point", "recovery_point_before", "insert"):
         assert 0 < told[f"sqlite_{what}_s_p50"] <= told[f"sqlite_{what}_s_p99"]
     assert told["rebuild_s"] > told["rebuild_read_s"] > 0
+
+
+def test_uploads(tmp_path: Path) -> None:
+    if any(importlib.util.find_spec(name) is None for name in ("boto3", "obstore")):
+        missing("pip install boto3 obstore")
+    told = figures("objects.py", tmp_path, "--size", "tiny")
+    for name in ("", "obstore.", "boto3."):
+        assert told[f"{name}bytes"] > 1_000_000
+        lost = [told[f"{name}lost_s_per_upload{bound}"] for bound in ("_lo", "", "_hi")]
+        assert lost == sorted(lost)
+        assert told[f"{name}cpu_s_per_upload"] > 0
+    assert (
+        told["lost_more_than_obstore_s_lo"] <= told["lost_more_than_obstore_s"] <= told["lost_more_than_obstore_s_hi"]
+    )
+    assert len(told["samples"]["pairs"]) == 2 * 4  # two of every client and of the control

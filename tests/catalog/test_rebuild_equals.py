@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from random import Random
 from typing import Any
 
@@ -194,8 +195,9 @@ def test_columns_say_what_can_be_asked_for() -> None:
     (row,) = found["checkpoints"]
     asked = ("parent", "epoch", "generation", "levels", "health", "judged_why", "gpu_mem_percent", "restore_s")
     assert [row[name] for name in asked] == ["c0", 3, 2, "[0, 1, 2]", "suspect", "a jump", 71.0, 1.5]
-    place = '[{"tier": "nas", "url": "/nas", "time": "U", "generation": 1, "size": 9, "levels": [0, 1, 2]}]'
-    assert (row["places"], row["metrics"]) == (place, '{"loss": 0.5}')
+    place = {"tier": "nas", "url": "/nas", "time": "U", "generation": 1, "size": 9, "levels": [0, 1, 2]}
+    assert json.loads(row["places"]) == [{**place, "damaged": None, "verified": None}]
+    assert row["metrics"] == '{"loss": 0.5}'
     (attempt,) = found["attempts"]
     assert (attempt["told_from"], attempt["ended"]) == ("c1", "finished")
     live.close()

@@ -162,6 +162,8 @@ def test_troubles_are_known_by_their_words() -> None:
         ({"keep_last": "3"}, "keep_last: '3' does not fit; expected a whole number"),
         ({"codec": "zst:3"}, "codec: there is no 'zst' in mementum.codecs; there are: planes, raw, zstd; expected"),
         ({"codec": "zstd:99"}, "codec: zstd level must be a whole number from 1 to 22, got '99'; expected a codec"),
+        ({"codec": "delta"}, "codec: there is no 'delta' in mementum.codecs"),
+        ({"codec": "zstd:1+delta"}, "codec: there is no 'delta' in mementum.codecs"),
         ({"codec": 3}, "codec: 3 is no codec; expected a codec such as raw, zstd:1 or planes+zstd:1"),
         ({"alarms": {"thresholds": {"loss_z": float("nan")}}}, "alarms.thresholds.loss_z: nan does not fit; expected"),
         ({"alarms": {"thresholds": {"loss_z": True}}}, "alarms.thresholds.loss_z: True does not fit; expected a num"),
@@ -195,3 +197,9 @@ def test_every_policy_has_a_name_and_a_page_of_settings() -> None:
     assert set(policies.KINDS.values()) == classes
     assert all(one.kind == name for name, one in policies.KINDS.items())  # type: ignore[attr-defined]
     assert "policy.window.base_interval" in keys()
+
+
+@pytest.mark.parametrize("codec", ["delta+planes+zstd:1", "delta:2+planes:2+zstd:1", "delta+zstd:1"])
+def test_a_delta_stands_before_a_codec(codec: str) -> None:
+    loaded = Settings.model_validate({"codec": codec, "tiers": [{"url": "/elsewhere", "codec": codec}]})
+    assert (loaded.codec, loaded.tiers[0].codec) == (codec, codec)

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from mementum.storage.chunks import can_repeat, flat, pieces, watched
+from mementum.storage.chunks import COPY_ALONE_MIN, can_repeat, copied, flat, pieces, watched
 
 
 def test_lists_can_be_repeated_and_iterators_cannot():
@@ -46,3 +46,20 @@ def test_flat_memory_is_not_copied():
     view = flat(memoryview(data).cast("i"))
     data[5] = 99
     assert (view.ndim, view.format, view[5], len(view)) == (1, "B", 99, 64)
+
+
+@pytest.mark.parametrize("size", [0, 5, COPY_ALONE_MIN - 1, COPY_ALONE_MIN, 3 * COPY_ALONE_MIN])
+def test_a_copy_stays_as_it_is_when_the_memory_is_used_again(size):
+    memory = bytearray(range(256)) * (size // 256 + 1)
+    data = bytes(memory[:size])
+    made = copied(memoryview(memory)[:size])
+    memory[:] = bytes(len(memory))
+    assert bytes(made) == data
+    assert len(made) == size  # also where the memory has several dimensions
+    wide = memoryview(bytearray(data) * 2).cast("B", (2, size)) if size else memoryview(b"")
+    assert len(copied(wide)) == 2 * size
+
+
+def test_bytes_are_not_copied():
+    data = bytes(2 * COPY_ALONE_MIN)
+    assert copied(data) is data
