@@ -9,8 +9,8 @@ from mementum.storage.store import Store
 
 def remove(manifest: Manifest, store: Store, folder: str) -> str | None:
     """What pruning does with one checkpoint whose files nobody else names; why not, or None."""
-    parts = unlist(manifest, store, folder)
-    if isinstance(parts, str):
-        return parts
-    drop(store, folder, parts, frozenset())
+    unlisted = unlist(manifest, store, folder)
+    if isinstance(unlisted, str):
+        return unlisted
+    drop(store, folder, unlisted.parts, frozenset())
     return None

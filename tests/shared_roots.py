@@ -9,7 +9,7 @@ from pathlib import Path
 from mementum.catalog import facts
 from mementum.catalog.catalog import Catalog
 from mementum.catalog.rebuild import refresh
-from mementum.catalog.shared import SharedCatalog, shared_name
+from mementum.catalog.shared import LOOK_S, SharedCatalog, shared_name
 from mementum.catalog.sql import open_sqlite
 from mementum.events import Event
 from mementum.format import manifest as manifests
@@ -26,7 +26,9 @@ START = Start(number=1, time="2026-11-30T06:10:09.000000Z", host="h", pid=7)
 class Rooted:
     """One task, its local catalog, and the shared one beside it. Durable effects come first, as in a run."""
 
-    def __init__(self, root: Path, connect: Callable[[], Catalog], *, retry_s: float = RETRY_S) -> None:
+    def __init__(
+        self, root: Path, connect: Callable[[], Catalog], *, retry_s: float = RETRY_S, look_s: float = LOOK_S
+    ) -> None:
         self.store = LocalStore(PosixDisk(), f"{root}/{HOME}")
         fields = {"format": 1, "task": "größe", "time": START.time, "host": "h", "pid": 7, "root": str(root)}
         self.store.put("attempts/0001.json", [json.dumps(fields).encode()])
@@ -42,6 +44,7 @@ class Rooted:
             store=self.store,
             emit=self.events.append,
             retry_s=retry_s,
+            look_s=look_s,
         )
 
     def begin(self) -> None:

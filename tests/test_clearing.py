@@ -13,9 +13,10 @@ import mementum
 from mementum.catalog import facts, noted, plans, tasks
 from mementum.catalog.sql import open_sqlite
 from mementum.clearing import Cleared, bytes_over, clear_leftovers, forget_now, free, shared_out
+from mementum.cli.pinning import pin
 from mementum.clock import ManualClock
 from mementum.decide.retain import Retention
-from mementum.errors import NotReadableHere
+from mementum.errors import NotReadableHere, StoreError
 from mementum.execute.holdings import holdings, size_of
 from mementum.format import manifest as manifests
 from mementum.records import Entry
@@ -206,3 +207,71 @@ def test_how_much_is_over(tmp_path: Path) -> None:
     assert shared_out(100, (300, 100, 0)) == (75, 25, 0)
     assert shared_out(100, (0, 0)) == (0, 0)
     assert sum(shared_out(10, (1, 1, 1))) >= 10
+
+
+def test_what_cannot_go_stays_listed_and_is_said(task: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rest goes: in the catalog, on the disk, and in what the facts say."""
+    third = task.forget(Retention(last=5), dry_run=True).entries[2]
+    delete = LocalStore.delete
+
+    def stubborn(store: LocalStore, key: str) -> None:
+        if key.startswith(third.folder):
+            raise StoreError(key, f"{key}: no permission")
+        delete(store, key)
+
+    monkeypatch.setattr(LocalStore, "delete", stubborn)
+    before = {entry.folder for entry in task.entries()}
+    done = task.forget(Retention(last=1), by="me@here")
+    why = f"{third.folder}/meta.json: no permission"
+    assert [(verdict.keep, verdict.reason) for verdict in done.verdicts] == [
+        (True, "one of the newest 1"),
+        (False, "older than the newest 1"),
+        (True, why),
+        (False, "older than the newest 1"),
+        (False, "older than the newest 1"),
+    ]
+    assert done.freed == sum(entry.manifest.size for entry in done.entries if entry.manifest.step in (1, 2, 4))
+    assert steps(task.entries()) == [3, 5]
+    assert {key.partition("/")[0] for key in task.names()} & before == {entry.folder for entry in task.entries()}
+    found = [fact for stat in task.store.list("facts/") for fact in facts.parse(task.store.get(stat.key))]
+    said = [(fact.kind, fact.checkpoint) for fact in found]
+    assert sorted(kind for kind, _ in said) == ["removed"] * 4 + ["stayed"]
+    (stayed,) = [fact for fact in found if fact.kind == "stayed"]
+    assert (stayed.checkpoint, dict(stayed.values)) == (third.manifest.id, {"why": why})
+
+
+def test_where_the_catalog_refuses_what_went_is_said(task: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    forget = task.catalog.forget
+    task.forget(Retention(last=5), dry_run=True)
+    third = task.entries()[2]
+
+    def refuse(home: str, folder: str) -> None:
+        if folder == third.folder:
+            raise StoreError("catalog.db", "the database is locked")
+        forget(home, folder)
+
+    monkeypatch.setattr(task.catalog, "forget", refuse)
+    with pytest.raises(StoreError, match="locked") as caught:
+        task.forget(Retention(last=1))
+    assert caught.value.kept == "all that is to be kept; 2 of the 4 that are not have gone"
+    assert caught.value.next_command == "mementum ls ROOT shows what is left; then the same again"
+    found = [fact for stat in task.store.list("facts/") for fact in facts.parse(task.store.get(stat.key))]
+    assert len([fact for fact in found if fact.kind == "stayed"]) == 2
+    assert all(verify(task.store, entry.folder, entry.manifest, deep=True) == () for entry in task.entries())
+    assert not any(key.startswith(("step_0000000001/", "step_0000000002/")) for key in task.names())
+
+
+def test_a_pin_that_comes_while_others_go_is_heard(task: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the command, which tells the catalog of it: by that alone nobody could tell that it is new."""
+    delete, said = LocalStore.delete, list[int]()
+
+    def pinned_first(store: LocalStore, key: str) -> None:
+        if key.startswith("step_") and not said:
+            said.append(pin(str(task.root), "t@3", why="the paper's figure", by="me", as_json=False))
+        delete(store, key)
+
+    monkeypatch.setattr(LocalStore, "delete", pinned_first)
+    done = task.forget(Retention(last=1))
+    assert said == [0]
+    assert steps(task.entries()) == [3, 5]
+    assert [verdict.reason for verdict in done.verdicts][2] == "pinned: the paper's figure (me)"

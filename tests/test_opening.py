@@ -12,7 +12,7 @@ import pytest
 import mementum
 from mementum.catalog.place import NAME
 from mementum.errors import StoreError, TaskInUse, UsageError
-from mementum.events import Committed, Failed, Note, Swept
+from mementum.events import Committed, Failed, Note, Removed, Swept
 from trips import Told, files
 
 
@@ -93,19 +93,23 @@ def test_a_catalog_in_ruins_is_only_a_cache(tmp_path: Path, ruin: Callable[[Path
 
 def test_a_catalog_that_breaks_while_a_run_is_under_way(tmp_path: Path) -> None:
     told = Told()
-    with mementum.open_run(tmp_path, task="t", state={"s": {}}, every_steps=1, on_event=told) as run:
+    wishes = {"every_steps": 1, "keep_last": 2, "on_event": told}
+    with mementum.open_run(tmp_path, task="t", state={"s": {}}, **wishes) as run:
         run.record()
         run.wait()
         with sqlite3.connect(tmp_path / NAME) as database:
             database.execute("DROP TABLE checkpoints")
         database.close()
-        run.record()
-        run.wait()
-    assert [event.step for event in told.of(Committed)] == [1, 2]
-    assert any("catalog" in event.what for event in told.of(Failed))
+        for _ in range(4):
+            run.record()
+            run.wait()
+    assert [event.step for event in told.of(Committed)] == [1, 2, 3, 4, 5]
+    assert [event.step for event in told.of(Removed)] == [1, 2, 3]
+    assert told.of(Failed) == []
+    assert ["it is kept in memory" in event.text for event in told.of(Note)] == [True]
     with mementum.open_run(tmp_path, task="t", state={"s": {}}, resume="must") as run:
-        assert run.step == 2
-        assert [entry.manifest.step for entry in run._opened.catalog.entries(run._opened.home)] == [1, 2]
+        assert run.step == 5
+        assert [entry.manifest.step for entry in run._opened.catalog.entries(run._opened.home)] == [4, 5]
 
 
 def test_a_catalog_that_cannot_be_opened_is_told(tmp_path: Path) -> None:

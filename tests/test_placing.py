@@ -10,8 +10,10 @@ import pytest
 
 from copies import SIZE, content, folder_of, save, whole
 from mementum.errors import KeyTaken, Superseded
+from mementum.execute.halves import clear_halves
 from mementum.execute.transfer import Owners
-from mementum.placing import Copied, Form, Uncopied, clear_halves, know_frozen, place
+from mementum.lodging import know_frozen
+from mementum.placing import Copied, Form, Uncopied, place
 from mementum.records import Entry, Granularity
 from mementum.recover.verify import read_manifest
 from mementum.storage.local import LocalStore

@@ -182,7 +182,7 @@ class Task:
         wishes = [Tier(url=str(folder / name), name=name) for name in ("a", "b")]
         root = folder / "root"
         sites = open_sites(wishes, root, clock=self.clock)
-        places = Places(sites, clock=self.clock, emit=self.events.append)
+        places = Places(sites, emit=self.events.append)
         self.opened: Opened = open_task(root, "t", about={}, clock=self.clock, emit=self.events.append, places=places)
         self.sites = sites
         self.entries = {step: save(self.opened.store, step, frozen=1) for step in (3, 4)}

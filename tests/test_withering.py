@@ -234,6 +234,19 @@ def _time(entry: Entry) -> float:
     return datetime.fromisoformat(entry.manifest.time).timestamp()
 
 
+def test_a_clock_that_is_set_ahead_takes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained(tmp_path)
+    with held(tmp_path) as task:
+        aged = Aged(task, Ageing(level_1=30.0))
+        right = aged.clock.now
+        with monkeypatch.context() as ahead:
+            ahead.setattr(aged.clock, "now", lambda: right() + 365 * DAY_S)
+            assert aged.after(0.5) == [(0, 1, 2)] * 3
+            assert aged.after(0.5) == [(0, 1, 2)] * 3
+        assert aged.after(1.0) == [(0, 1, 2)] * 3
+        assert aged.after((_time(task.entries()[0]) - aged.clock.now()) / DAY_S + 30.0)[0] == (0, 2)
+
+
 def test_it_is_looked_at_once_an_hour_and_a_few_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mementum.tidying.AGED_MAX", 2)
     trained(tmp_path, steps=5)

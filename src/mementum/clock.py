@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Protocol
 
@@ -47,6 +48,13 @@ class ManualClock:
     def advance(self, duration_s: float) -> None:
         self._now_s += duration_s
         self._monotonic_s += duration_s
+
+
+def unhurried(clock: Clock) -> Callable[[], float]:
+    """Seconds since 1970 by which it is judged what is old enough to go: what the wall clock says, but no more than has
+    passed since now by the monotonic one. Who sets a clock ahead, or has it set, takes nothing away for good."""
+    began_s = clock.now() - clock.monotonic()
+    return lambda: min(clock.now(), began_s + clock.monotonic())
 
 
 def timestamp(now_s: float) -> str:

@@ -138,7 +138,7 @@ def _open(
     about = {"versions": lasting.versions, "code": lasting.code}
     settings, folder = asked.settings, root_folder(root)
     sites = open_sites(settings.tiers, folder, clock=clock, network=settings.budgets.network)  # nothing is written yet
-    places = Places(sites, clock=clock, emit=emit)
+    places = Places(sites, emit=emit)
     opened = open_task(
         root,
         task,

@@ -180,22 +180,24 @@ class StateMismatch(CheckpointError):
 
 
 class TaskInUse(MementumError):
-    """Another living process holds the task."""
+    """Another living process holds the task. `clears`: it is no training, but removes what others left half done."""
 
-    def __init__(self, task: str, *, host: str, pid: int, elsewhere: bool = False) -> None:
+    def __init__(self, task: str, *, host: str, pid: int, elsewhere: bool = False, clears: bool = False) -> None:
         own = pid == os.getpid() and not elsewhere
-        if own:
+        if clears:
+            advice = "wait until it is through: it only removes what saves have left half done"
+        elif own:
             advice = "close the run that has it: run.close(), or a `with` block"
         elif elsewhere:
             advice = f"wait for it, or stop it on {host}; open_run(takeover=True) if it is surely gone"
         else:
             advice = f"wait for it{f' or stop it (kill {pid})' if pid else ''}, or choose another task name"
         super().__init__(
-            f"task {task!r} is being trained by process {pid} on {host}{' (this one)' if own else ''}",
+            f"task {task!r} is being {'cleared' if clears else 'trained'} by process {pid} on {host}{' (this one)' if own else ''}",
             kept="its checkpoints; nothing was changed",
             next_command=advice,
         )
-        self.task, self.host, self.pid, self.elsewhere = task, host, pid, elsewhere
+        self.task, self.host, self.pid, self.elsewhere, self.clears = task, host, pid, elsewhere, clears
 
 
 class Superseded(MementumError):

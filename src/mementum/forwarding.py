@@ -6,24 +6,27 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from mementum.clock import Clock
+from mementum.clock import Clock, unhurried
 from mementum.config.tiers import Watermarks
 from mementum.decide.ageing import Ageing, aged
 from mementum.decide.filling import give
 from mementum.decide.retain import Retention, retain
 from mementum.errors import MementumError, Superseded
-from mementum.events import Displaced, Emit, Event, Failed, Placed, Removed, Unplaced
+from mementum.events import Displaced, Emit, Event, Failed, Placed, Removed, Swept, Unplaced
 from mementum.execute.compress import Pause
+from mementum.execute.halves import clear_halves
 from mementum.execute.holdings import holdings
 from mementum.execute.placer import STOPPED, PlaceJob, Placer
 from mementum.format.levels import level_of
+from mementum.lodging import FROZEN
 from mementum.mirroring import mirror, require_newest_there
 from mementum.opening import Opened
 from mementum.perceive.sending import Sending
 from mementum.places import Site, lose, trouble
-from mementum.placing import FROZEN, Uncopied, place
-from mementum.pruning import prune
-from mementum.records import Entry, Place, Reach, Verdict
+from mementum.placing import Copied, Uncopied, place
+from mementum.pruning import prune, sweep
+from mementum.records import Entry, Manifest, Place, Reach, Verdict
+from mementum.vanishing import find_vanished, tell_vanished
 from mementum.watermarks import URGENT, Gave, Level, marks_of
 from mementum.withering import wither
 
@@ -45,6 +48,7 @@ class Forwarding:
         fact."""
         self._opened, self._best_of, self._tell = opened, best_of, tell
         self._clock, self._emit = clock, emit
+        self._now = unhurried(clock)
         self._sending: Sending | None = None
         self._at_s: Callable[[], float] = clock.monotonic
         self._lines = [Line(site, Placer(emit=emit), self._level(site, marks)) for site in opened.places.sites]
@@ -72,7 +76,6 @@ class Forwarding:
 
     def _queue(self, line: Line, entry: Entry) -> None:
         manifest, name = entry.manifest, line.site.name
-        line.newest_step = manifest.step
         job = PlaceJob(
             what=f"placing {manifest.id} of step {manifest.step} on {name}",
             id=manifest.id,
@@ -91,8 +94,8 @@ class Forwarding:
         """Wait for what is on its way. A tier that does not answer is not waited for."""
         until_s = self._clock.monotonic() + timeout_s
         for line in self._lines:
-            while line.site.lost is None and not line.site.silent and self._clock.monotonic() < until_s:
-                if line.placer.drain(min(LOOK_S, timeout_s)):
+            while line.site.lost is None and self._clock.monotonic() < until_s:
+                if line.placer.drain(min(LOOK_S, timeout_s)) or line.site.silent:
                     break
         return not any(line.placer.pending for line in self._lines)
 
@@ -129,9 +132,11 @@ class Forwarding:
         site, manifest = line.site, entry.manifest
         if site.lost is not None:
             return
+        site.answered()  # as far as this one knows
         began_s = self._clock.monotonic()
         try:
-            line.join(self._opened)
+            self._join(line)
+            self._clear(line, manifest.id)
             mirror(self._opened.store, site.store)
             if not self._has_room(line, entry) or not self._may_send(line, entry):
                 return
@@ -146,25 +151,11 @@ class Forwarding:
                 pause=pause,
                 tell=partial(self._sent, line, manifest.id),
             )
-            site.silent = line.told = False
+            line.told = False
             if isinstance(done, Uncopied):
                 self._not_placed(line, entry, done)
                 return
-            site.catalog.add(site.home, done.manifest, done.folder)
-            values = {"tier": site.name, "url": site.url, "generation": done.manifest.generation}
-            values |= {"size": done.manifest.size, "levels": list(done.manifest.levels), "sent": done.sent}
-            self._tell("placed", manifest.id, manifest.step, values)
-            self._emit(
-                Placed(
-                    id=manifest.id,
-                    step=manifest.step,
-                    tier=site.name,
-                    reach=site.reach,
-                    size=done.manifest.size,
-                    sent=done.sent,
-                    duration_s=self._clock.monotonic() - began_s,
-                )
-            )
+            self._came(line, manifest, done, self._clock.monotonic() - began_s)
             self._tidy(site)
             if line.level is not None:
                 line.level.after(lambda need: self._free(site, need))
@@ -173,7 +164,7 @@ class Forwarding:
             self._not_placed(line, entry, Uncopied(reason=superseded.message))
         except MementumError as error:
             line.placer.failures += 1
-            site.silent = True
+            site.failed()
             if not line.told and not line.placer.stopping:  # once, until it works again
                 line.told = True
                 self._emit(trouble(f"placing {manifest.id} of step {manifest.step} on {site.name}", error))
@@ -182,15 +173,54 @@ class Forwarding:
             if self._sending is not None:
                 self._sending.end(site.name, manifest.id)
 
+    def _join(self, line: Line) -> None:
+        line.join(self._opened)
+        tell_vanished(line.site, line.find_vanished(self._opened), self._tell, self._emit)
+
+    def _came(self, line: Line, manifest: Manifest, done: Copied, duration_s: float) -> None:
+        site = line.site
+        line.newest_step = manifest.step
+        line.failed.discard(manifest.id)
+        site.catalog.add(site.home, done.manifest, done.folder)
+        values = {"tier": site.name, "url": site.url, "generation": done.manifest.generation}
+        values |= {"size": done.manifest.size, "levels": list(done.manifest.levels), "sent": done.sent}
+        self._tell("placed", manifest.id, manifest.step, values)
+        self._emit(
+            Placed(
+                id=manifest.id,
+                step=manifest.step,
+                tier=site.name,
+                reach=site.reach,
+                size=done.manifest.size,
+                sent=done.sent,
+                duration_s=duration_s,
+            )
+        )
+
     def _not_placed(self, line: Line, entry: Entry, why: Uncopied) -> None:
+        id, step, site = entry.manifest.id, entry.manifest.step, line.site
+        line.failed.add(id)
         if why.reason == STOPPED:  # told at the end, with what waits
             return
-        id, step, site = entry.manifest.id, entry.manifest.step, line.site
         if why.damage is not None:
             self._tell("damaged", id, step, {"what": f"{why.damage.key}: {why.damage.what}"})
             kept = "what lies in its folder, for a repair; older checkpoints"
             self._emit(Failed(what=f"placing {id} of step {step} on {site.name}", error=why.reason, kept=kept))
         self._emit(Unplaced(id=id, step=step, tier=site.name, reach=site.reach, reason=why.reason))
+
+    def _clear(self, line: Line, id: str) -> None:
+        """Take away there what nobody will go on with: at first what processes that were killed have left, later half
+        copies of ours that another checkpoint has taken the place of."""
+        site, waiting = line.site, {id, *(job.id for job in line.placer.pending)}
+        if not line.swept:
+            self._require_newest(site)
+            clear_halves(site.store, lambda half: half in waiting)
+            sweep(site.store, emit=lambda event: self._emit(event) if isinstance(event, Swept) else None)
+            line.swept = True
+        elif line.failed - waiting:
+            given_up = frozenset(line.failed - waiting)
+            clear_halves(site.store, lambda half: half not in given_up)
+            line.failed -= given_up
 
     def _require_newest(self, site: Site) -> None:
         require_newest_there(site.store, self._opened.attempt.number, task=self._opened.task)
@@ -199,7 +229,7 @@ class Forwarding:
         try:
             mirror(self._opened.store, line.site.store)
         except MementumError as error:
-            line.site.silent = True
+            line.site.failed()
             self._emit(trouble(f"bringing the last facts to {line.site.name}", error))
 
     def _level(self, site: Site, marks: Watermarks | None) -> Level | None:
@@ -218,7 +248,7 @@ class Forwarding:
         """Whether a copy may go there; that it may not was told. What was saved in an emergency goes anyway."""
         if line.level is None:
             return True
-        coming = sum(size for _, size in _coming(line.site, entry))
+        coming = _coming(line.site, entry)
         why = line.level.before(coming, lambda need: self._free(line.site, need))
         return why is None or entry.manifest.decision.get("cause") in URGENT
 
@@ -228,7 +258,7 @@ class Forwarding:
         site, sending = line.site, self._sending
         if sending is None or site.reach is not Reach.MACHINE or entry.manifest.decision.get("cause") in URGENT:
             return True
-        coming = sum(size for name, size in _coming(site, entry) if not (site.owners and name.endswith(FROZEN)))
+        coming = _coming(site, entry)
         why = sending.begin(self._at_s(), site.name, entry.manifest.id, coming)
         if why is not None:
             self._not_placed(line, entry, Uncopied(reason=why))
@@ -261,7 +291,7 @@ class Forwarding:
         entries = site.entries(self._opened.store)
         self._remove(site, retain(entries, retention), entries)
         left = site.entries(self._opened.store)
-        old = aged(left, retention.ageing, now_s=self._clock.now())
+        old = aged(left, retention.ageing, now_s=self._now())
         self._remove(
             site, tuple(Verdict(id=one.id, keep=False, reason=one.reason) for one in old if not one.levels), left
         )
@@ -302,8 +332,9 @@ class Line:
     def __init__(self, site: Site, placer: Placer, level: Level | None) -> None:
         self.site, self.placer, self.level = site, placer, level
         self.told = False  # that it is in trouble
-        self.newest_step: int | None = None  # of the checkpoints that were offered
-        self._swept = False
+        self.newest_step: int | None = None  # of the checkpoints that came there
+        self.failed: set[str] = set()  # ids, of which it may have half copies of ours
+        self.swept = False
 
     def takes(self, entry: Entry) -> bool:
         """Whether the checkpoint is to go there, and is not there as far as facts know."""
@@ -312,22 +343,37 @@ class Line:
             return False
         if wishes.take == "due" and _reach(entry) < self.site.reach:
             return False
-        if wishes.every_steps is None or self.newest_step is None:
+        coming = [job.step for job in self.placer.pending if job.id]
+        before = coming[-1] if coming else self.newest_step
+        if wishes.every_steps is None or before is None:
             return True
-        return not 0 <= manifest.step - self.newest_step < wishes.every_steps
+        return not 0 <= manifest.step - before < wishes.every_steps
 
     def join(self, opened: Opened) -> None:
-        """Make sure that the tier is ours, and clear what nobody can go on with there."""
+        """Make sure that the tier is ours."""
         self.site.join(opened.store, opened.home, task=opened.task, own=opened.attempt.number)
-        if not self._swept:
-            self.site.clear_halves(opened.catalog.entries(opened.home))
-            self._swept = True
+
+    def find_vanished(self, opened: Opened) -> tuple[Entry, ...]:
+        """What somebody else has taken away there."""
+        return find_vanished(
+            self.site,
+            opened.store,
+            opened.home,
+            task=opened.task,
+            own=opened.attempt.number,
+            known=lambda: opened.catalog.entries(opened.home),
+        )
 
 
-def _coming(site: Site, entry: Entry) -> list[tuple[str, int]]:
-    """Names and sizes of its own files that go there, as they lie in the root."""
-    files, levels = entry.manifest.files, site.wishes.levels
-    return [(file.name, file.size) for file in files if file.folder is None and level_of(file.name) in levels]
+def _coming(site: Site, entry: Entry) -> int:
+    """Bytes that go there, as they lie in the root. Frozen weights that the root has with another checkpoint go too,
+    unless the tier has some already."""
+    return sum(
+        file.size
+        for file in entry.manifest.files
+        if level_of(file.name) in site.wishes.levels
+        and (not site.owners if file.name.endswith(FROZEN) else file.folder is None)
+    )
 
 
 def _is_current(copy: Place, site: Site) -> bool:

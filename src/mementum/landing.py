@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable
 from functools import partial
 from shlex import quote
@@ -17,12 +16,12 @@ from mementum.execute.stills import Stills
 from mementum.opening import Opened
 from mementum.records import Manifest
 from mementum.saving import Describe, save_checkpoint
+from mementum.storage.local import is_full
 from mementum.storage.pace import Pace
 from mementum.tidying import Tidying
 from mementum.watermarks import URGENT, Level, marks_of
 
 BESIDE = 256 << 10  # bytes of a checkpoint beside its tensors: manifest, index, context, and facts about it
-FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class Landing:
@@ -89,8 +88,3 @@ def level_of(opened: Opened, marks: Watermarks, *, clock: Clock, emit: Emit) -> 
 def coming_with(snapshot: Snapshot) -> int:
     """Bytes that a save of it writes at most, if frozen tensors that are durable already are left out."""
     return BESIDE + sum(image.layout.raw_size for image in snapshot.images if not image.steady)
-
-
-def is_full(error: StoreError) -> bool:
-    """Whether the place has no room left, or none for this user."""
-    return isinstance(error.__cause__, OSError) and error.__cause__.errno in FULL

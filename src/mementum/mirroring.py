@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 from mementum.catalog import facts
 from mementum.errors import KeyMissing, KeyTaken, StoreError, Superseded
@@ -14,6 +17,9 @@ from mementum.storage.store import Home, Store
 PART = re.compile(r"journal/(\d{4,})-(\d{1,18})\.jsonl")
 WHOLE = re.compile(r"journal/(\d{4,})\.jsonl")
 PREFIXES = ("attempts/", "facts/")  # each object in them is written once
+READERS = 8  # small objects that are read at once: most of a reader's time is waiting
+BATCH = 256  # of them in memory
+FETCH = {"purpose": "fetch"}  # in the file of an attempt that brings a checkpoint home, and trains nothing
 
 
 def hold_there(near: Store, far: Store, own: int, *, task: str) -> None:
@@ -50,7 +56,7 @@ def mirror(near: Store, far: Store) -> int:
     for prefix in PREFIXES:
         there = {stat.key for stat in far.list(prefix)}
         for key in [stat.key for stat in near.list(prefix) if stat.key not in there]:
-            if prefix != "attempts/" or KEY.fullmatch(key):
+            if prefix != "attempts/" or (KEY.fullmatch(key) and not _is_fetch(near, key)):
                 sent += _copy(near, far, key)
     ends = {number: end for number, end, _ in _journals(far)}
     for stat in near.list("journal/"):
@@ -64,23 +70,20 @@ def bring_attempts(far: Store, near: Home) -> None:
     """Bring the files of attempts that the home has not seen, so that the next number is above theirs. Before a claim:
     whoever claims at the same time brings the same."""
     known = set(numbers(near))
-    for number in numbers(far):
-        if number not in known:
-            _copy(far, near, key_of(number))
+    _bring(far, near, [key_of(number) for number in numbers(far) if number not in known])
 
 
 def bring_facts(far: Store, near: Home, own: int) -> None:
     """Bring what is known on the tier and not at home. Only the holder of the task may: it writes on journals of
     attempts that have ended, where the home has less of them."""
     there = {stat.key for stat in near.list("facts/")}
-    for key in [stat.key for stat in far.list("facts/") if stat.key not in there]:
-        _copy(far, near, key)
+    _bring(far, near, [stat.key for stat in far.list("facts/") if stat.key not in there])
     sizes = {stat.key: stat.size for stat in near.list("journal/")}
     for number, end, parts in _journals(far):
         key = facts.journal_key(number)
         if number == own or sizes.get(key, 0) >= end:
             continue
-        data = b"".join(bytes(far.get(part)) for part in parts)
+        data = b"".join(part or b"" for _, part in _read_all(far, parts))
         have = bytes(near.get(key)) if key in sizes else b""
         if data.startswith(have):  # else the home has a line of its own, and more of it cannot be told apart
             near.append(key, data[len(have) :])
@@ -130,6 +133,40 @@ def _copy(source: Store, target: Store, key: str) -> int:
     except (KeyTaken, KeyMissing):
         return 0
     return 1
+
+
+def _bring(far: Store, near: Store, keys: Sequence[str]) -> None:
+    """Objects that are written once, by several readers. What was taken away, or brought meanwhile, is left."""
+    for key, data in _read_all(far, keys):
+        if data is not None:
+            with suppress(KeyTaken):
+                near.put(key, [data])
+
+
+def _read_all(far: Store, keys: Sequence[str]) -> Iterator[tuple[str, bytes | None]]:
+    """What the keys hold, in their order; None where nothing is any more."""
+
+    def read(key: str) -> bytes | None:
+        try:
+            return bytes(far.get(key))
+        except KeyMissing:
+            return None
+
+    if not keys:
+        return
+    with ThreadPoolExecutor(min(READERS, len(keys)), thread_name_prefix="mementum-read") as pool:
+        for first in range(0, len(keys), BATCH):
+            some = keys[first : first + BATCH]
+            yield from zip(some, pool.map(read, some), strict=True)
+
+
+def _is_fetch(near: Store, key: str) -> bool:
+    """Whether an attempt has trained nothing: on a tier it would seem to have taken it."""
+    try:
+        fields = json.loads(bytes(near.get(key)))
+    except (ValueError, RecursionError, KeyMissing):
+        return False
+    return isinstance(fields, dict) and all(fields.get(name) == value for name, value in FETCH.items())
 
 
 def _superseded(far: Store, by: int, own: int, task: str) -> None:

@@ -12,7 +12,8 @@ from mementum.catalog.place import catalog_path, is_remote
 from mementum.catalog.rebuild import refresh
 from mementum.catalog.servers import open_server
 from mementum.catalog.shared import SharedCatalog
-from mementum.catalog.sql import open_sqlite
+from mementum.catalog.sql import SqlCatalog, open_sqlite
+from mementum.catalog.standby import StandbyCatalog
 from mementum.clock import Clock
 from mementum.errors import StoreError, UsageError
 from mementum.events import Emit, Note, PassedOver
@@ -45,6 +46,8 @@ class Opened:
 
     def close(self) -> None:
         self.catalog.close()
+        for site in self.places.sites:
+            site.close()
         let_go(self.attempt)
 
 
@@ -62,7 +65,7 @@ def open_task(
     """Claim the task, remove what dead attempts left, and bring the catalog up to date. `share_with`: the url of a
     catalog that is told, in the background, what this one is told. `places`: tiers, which are taken too; the attempt's
     number is above all that they know, and what they know is known here."""
-    folder, places = root_folder(root), places or Places((), clock=clock, emit=emit)
+    folder, places = root_folder(root), places or Places((), emit=emit)
     if not (isinstance(task, str) and 0 < len(task) <= TASK_MAX and task.isprintable()):
         raise UsageError(f"a task's name has 1 to {TASK_MAX} printable characters, got {task!r:.60}")
     disk = PosixDisk()
@@ -110,9 +113,11 @@ def _home(disk: Disk, root: Path, task: str, now_s: float, far: str | None) -> s
 
 
 def _refreshed(root: Path, home: str, store: LocalStore, emit: Emit) -> tuple[Catalog, tuple[Damage, ...]]:
+    """The catalog, and what of the task's manifests cannot be read. Whatever becomes of its file later, it goes on."""
     catalog = open_catalog(root, emit=emit)
     try:
-        return catalog, refresh(catalog, home, store, strict=True)
+        damages = refresh(catalog, home, store, strict=True)
+        return StandbyCatalog(catalog, home=home, store=store, emit=emit), damages
     except StoreError as error:  # a torn page of the catalog shows when it is read; the store's own faults come again
         catalog.close()
         emit(Note(text=f"the catalog of {root} cannot be used ({error}); it is kept in memory, saving goes on"))
@@ -124,7 +129,7 @@ def _shared(catalog: Catalog, url: str, home: str, store: LocalStore, emit: Emit
     return SharedCatalog(catalog, lambda: open_server(url), name=shown(url), home=home, store=store, emit=emit)
 
 
-def open_catalog(root: Path, *, emit: Emit) -> Catalog:
+def open_catalog(root: Path, *, emit: Emit) -> SqlCatalog:
     """The root's catalog in its file; in memory where that cannot be written, since it is only a cache."""
     try:
         return open_sqlite(catalog_path(root))

@@ -10,31 +10,33 @@ from pathlib import Path
 
 from mementum.catalog import tasks
 from mementum.catalog.catalog import Catalog
-from mementum.catalog.rebuild import learn, refresh
+from mementum.catalog.rebuild import enter, learn
 from mementum.catalog.sql import open_sqlite
 from mementum.clock import Clock
 from mementum.config.tiers import Tier
-from mementum.errors import MementumError, Superseded, Unreachable, UsageError
-from mementum.events import Emit, Failed, Fetched, PhaseBegan, PhaseEnded
+from mementum.errors import KeyMissing, KeyTaken, MementumError, Superseded, Unreachable, UsageError
+from mementum.events import Emit, Failed
 from mementum.execute import priority
 from mementum.execute.holdings import holdings
 from mementum.execute.transfer import Owners
+from mementum.lodging import know_frozen
 from mementum.masking import shown
 from mementum.mirroring import bring_attempts, bring_facts, hold_there
-from mementum.placing import Copied, Form, clear_halves, know_frozen, place
+from mementum.placing import Form
 from mementum.records import Entry, Usage
-from mementum.recover.choose import candidates
 from mementum.storage.local import LocalStore
+from mementum.storage.noted import Noted
 from mementum.storage.retry import Retrying
 from mementum.storage.store import Home, Store
 from mementum.storage.throttle import Throttled
-from mementum.storage.tiers import absolute, kind_of, open_store
+from mementum.storage.tiers import absolute, is_same, kind_of, open_store
 from mementum.storage.within import Within
 
 START_ATTEMPTS = 3  # at a start somebody waits: a tier that does not answer by then is left for later
 START_PATIENCE_S = 10.0
 ATTEMPTS = 60  # in the background nobody waits: with waits of up to 20 s, an outage of ten minutes is sat out
 PATIENCE_S = 600.0
+HICCUP_S = 5.0  # a call that is tried again for longer has met more than a hiccup, and nobody waits for it
 WAIT_SLICE_S = 0.5  # between two looks whether a wait is still wanted
 REMOTE = ("objects", "redis")  # kinds of places that may not answer
 
@@ -71,15 +73,38 @@ class Site:
         self.owners = Owners()
         self.catalog: Catalog = open_sqlite(None)  # of what lies there
         self.home = ""  # the task's folder there
-        self.silent = False  # whether it did not answer the last call
+        self.missed = False  # at this start: it did not answer then
         self.lost: Superseded | None = None  # a later attempt has it
         self.joined = False
+        self.compared = False  # whether what facts say of it was compared with what lies there
+        self.unreadable: frozenset[str] = frozenset()  # folders whose manifests are damaged
         self._inner = inner
+        self._given_up = False  # the last call has failed
+        self._since_s: float | None = None  # since when calls are tried again
 
     @property
     def store(self) -> Store:
-        """The task's part of it, asked patiently and no faster than it is wanted."""
+        """The task's part of it, asked patiently; what goes there is sent no faster than it is wanted."""
         return self._around(self._part(), ATTEMPTS, PATIENCE_S)
+
+    @property
+    def prompt(self) -> Store:
+        """The same, for a start: somebody waits."""
+        return self._around(self._part(), START_ATTEMPTS, START_PATIENCE_S)
+
+    @property
+    def silent(self) -> bool:
+        """Whether it does not answer: the last call has failed, or is tried again for longer than a hiccup takes."""
+        since_s = self._since_s
+        return self._given_up or (since_s is not None and self.clock.monotonic() - since_s > HICCUP_S)
+
+    def failed(self) -> None:
+        """A call has failed, after all tries that it had."""
+        self._given_up = True
+
+    def answered(self) -> None:
+        """A call was answered, or somebody begins anew to ask: what was before says nothing of it."""
+        self._given_up, self._since_s = False, None
 
     def find_home(self, task: str) -> str | None:
         """The task's folder there, if it has one. A StoreError where the place cannot say."""
@@ -89,7 +114,7 @@ class Site:
     def bring_attempts(self, near: Home) -> None:
         """So that the number that is claimed next is above all that it knows."""
         if self.home:
-            bring_attempts(self._around(self._part(), START_ATTEMPTS, START_PATIENCE_S), near)
+            bring_attempts(self.prompt, near)
 
     def join(self, near: Home, home: str, *, task: str, own: int, hurry: bool = False) -> None:
         """Take the place for the attempt `own`, learn what is known there, and what lies there. Twice is once.
@@ -102,16 +127,17 @@ class Site:
         store = self._around(self._part(), attempts, patience_s)
         hold_there(near, store, own, task=task)
         bring_facts(store, near, own)
-        refresh(self.catalog, self.home, store)
+        damage = enter(self.catalog, self.home, store, few=1)  # its facts are at home by now
+        self.unreadable = frozenset(one.key.partition("/")[0] for one in damage)
         held = self.entries(near)
         if held:
             know_frozen(store, held[-1].folder, held[-1].manifest, self.owners)
         self.joined = True
 
-    def clear_halves(self, near: Sequence[Entry]) -> None:
-        """Take away half copies that nobody can go on with: of checkpoints that the home has no more."""
-        ids = {entry.manifest.id for entry in near}
-        clear_halves(self.store, lambda id: id in ids)
+    def join_again(self, near: Home, home: str, *, task: str, own: int) -> None:
+        """The same, of a place that somebody has emptied."""
+        self.joined, self.owners = False, Owners()
+        self.join(near, home, task=task, own=own)
 
     def entries(self, near: Home) -> tuple[Entry, ...]:
         """What lies there, oldest first, with what the home's facts say of it by now. What is known of the home's own
@@ -124,6 +150,10 @@ class Site:
         damaged, verified = (None, None) if place is None else (place.damaged, place.verified)
         return replace(entry, damaged=damaged, verified=verified)
 
+    def close(self) -> None:
+        """Nobody uses it any more."""
+        self.catalog.close()
+
     def usage(self, near: Home) -> Usage | None:
         """How full it is: of its budget, else of the file system of a folder. None where nothing can be said."""
         budget = self.wishes.budget
@@ -135,7 +165,9 @@ class Site:
 
     def _around(self, store: Store, attempts: int, patience_s: float) -> Store:
         if kind_of(self.wishes.url) in REMOTE:
-            store = Retrying(store, self.clock, self._hears, attempts=attempts, patience_s=patience_s)
+            store = Retrying(
+                store, self.clock, self._hears, answered=self.answered, attempts=attempts, patience_s=patience_s
+            )
         return store if self.wishes.rate is None else Throttled(store, self.wishes.rate, self.clock)
 
     def _part(self) -> Store:
@@ -144,7 +176,8 @@ class Site:
         return Within(self._inner, self.home)
 
     def _hears(self, error: Unreachable, wait_s: float) -> None:
-        self.silent = True
+        if self._since_s is None:
+            self._since_s = self.clock.monotonic()
 
 
 def open_sites(wishes: Sequence[Tier], root: Path, *, clock: Clock, network: float | None = None) -> tuple[Site, ...]:
@@ -162,9 +195,11 @@ def open_sites(wishes: Sequence[Tier], root: Path, *, clock: Clock, network: flo
                     next_command="give a folder of another disk, or leave this tier out",
                 )
             url = str(folder)
-        if url in seen:
-            raise UsageError(f"tiers {seen[url]} and {tier.called} are the same place: {shown(url)}")
+        same = next((called for other, called in seen.items() if is_same(other, url)), None)
+        if same is not None:
+            raise UsageError(f"tiers {same} and {tier.called} are the same place: {shown(url)}")
         seen[url] = tier.called
+        tier = tier.model_copy(update={"url": url, "name": tier.called})  # where it is, and what it is called
         options = dict(tier.options)
         if tier.storage_class is not None:
             options["storage_class"] = tier.storage_class
@@ -184,85 +219,57 @@ def _open_behind(url: str, options: Mapping[str, str]) -> Store:
 class Places:
     """The tiers of a task at a start."""
 
-    def __init__(self, sites: Sequence[Site], *, clock: Clock, emit: Emit) -> None:
-        self.sites, self._clock, self._emit = tuple(sites), clock, emit
+    def __init__(self, sites: Sequence[Site], *, emit: Emit) -> None:
+        self.sites, self._emit = tuple(sites), emit
 
     def find_home(self, task: str) -> str | None:
         """The folder that the task has on a tier, for a root that does not know it."""
         homes: list[str] = []
-        for site in self.sites:
+        for site in self._asked():
             with self._told(site):
                 homes += [home for home in (site.find_home(task),) if home]
         return homes[0] if homes else None
 
     def bring_attempts(self, near: Home) -> None:
-        """So that the number that is claimed next is above all that a tier knows."""
-        for site in self._answering():
-            with self._told(site):
-                site.bring_attempts(near)
+        """So that the number that is claimed next is above all that a tier knows. A StoreError of the home itself."""
+        for site in self._asked():
+            noted = Noted(near)
+            with self._told(site, noted):
+                site.bring_attempts(noted)
 
     def join(self, near: Home, home: str, *, task: str, own: int) -> None:
-        """Take the tiers for this attempt. One that does not answer is told, and joined when it does."""
-        for site in self._answering():
-            with self._told(site):
-                site.join(near, home, task=task, own=own, hurry=True)
+        """Take the tiers for this attempt. One that does not answer is told, and joined when it does. A StoreError of
+        the home itself."""
+        for site in self._asked():
+            noted = Noted(near)
+            with self._told(site, noted):
+                site.join(noted, home, task=task, own=own, hurry=True)
 
-    def bring_home(self, near: Home, home: str, catalog: Catalog, entries: Sequence[Entry]) -> Mapping[str, str]:
-        """Fetch what a tier has that is better than all that the root has: a run on a new machine, or behind a disk
-        that was lost, goes on from there. The tiers by the ids of what was fetched."""
-        fetched: dict[str, str] = {}
-        known = list(entries)
-        for site in self._answering():
-            with self._told(site):
-                brought = self._fetch(site, near, home, catalog, known) if site.joined else None
-                if brought is not None:
-                    known.append(brought)
-                    fetched[brought.manifest.id] = site.name
-        return fetched
+    def joined(self) -> tuple[Site, ...]:
+        """Those that are ours, as far as this start has found out."""
+        return tuple(site for site in self._asked() if site.joined)
 
-    def _answering(self) -> list[Site]:
-        return [site for site in self.sites if not site.silent and site.lost is None]
+    def entries(self, near: Home) -> tuple[Entry, ...]:
+        """What lies on all that are ours; a checkpoint may be there several times."""
+        return tuple(entry for site in self.joined() for entry in site.entries(near))
+
+    def _asked(self) -> list[Site]:
+        """All but those of which was told that they are not asked any more at this start."""
+        return [site for site in self.sites if not site.missed and site.lost is None]
 
     @contextmanager
-    def _told(self, site: Site) -> Iterator[None]:
-        """What is wrong with a tier is told, and keeps no training from its start."""
+    def _told(self, site: Site, near: Noted | None = None) -> Iterator[None]:
+        """What is wrong with a tier is told, and keeps no training from its start; what is wrong with the root does."""
         try:
             yield
         except Superseded as superseded:
             lose(site, superseded, self._emit)
         except MementumError as error:
-            site.silent = True
+            if near is not None and error is near.raised and not isinstance(error, KeyMissing | KeyTaken):
+                raise
+            site.missed = True
+            site.failed()
             self._emit(trouble(f"asking the tier {site.name}", error))
-
-    def _fetch(self, site: Site, near: Home, home: str, catalog: Catalog, known: Sequence[Entry]) -> Entry | None:
-        ids = {entry.manifest.id for entry in known}
-        for entry in candidates(site.entries(near)):
-            if entry.manifest.id in ids:
-                continue
-            if candidates([*(one for one in known if one.damaged is None), entry])[0] is not entry:
-                return None  # and those after it are worse
-            began_s = self._clock.monotonic()
-            id, step = entry.manifest.id, entry.manifest.step
-            self._emit(PhaseBegan(phase="fetch", id=id))
-            done = place(entry, source=site.store, target=near, require_newest=_nobody, pause=_goes_on)
-            duration_s = self._clock.monotonic() - began_s
-            self._emit(PhaseEnded(phase="fetch", id=id, duration_s=duration_s))
-            if isinstance(done, Copied):
-                catalog.add(home, done.manifest, done.folder)
-                size = done.manifest.size
-                self._emit(Fetched(id=id, step=step, tier=site.name, size=size, duration_s=duration_s))
-                return Entry(manifest=done.manifest, folder=done.folder, judged=entry.judged)
-            what, kept = f"fetching {id} of step {step} from {site.name}", "what the root has; the next one is tried"
-            self._emit(Failed(what=what, error=done.reason, kept=kept))
-        return None
-
-
-def _nobody() -> None:
-    """Nobody can supersede the holder of a task in its own root."""
-
-
-def _goes_on() -> None:
-    """A start waits for it."""
 
 
 def trouble(what: str, error: MementumError) -> Failed:

@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
 
 from mementum.basing import Wanted
-from mementum.errors import KeyTaken, MementumError, StoreError
+from mementum.errors import KeyTaken
 from mementum.execute.compress import GaveUp, Pause
-from mementum.execute.remove import MARK
+from mementum.execute.halves import Half, TakenOver, mark_name
+from mementum.execute.remove import drop, needed_elsewhere
 from mementum.execute.transfer import Copy, NotWhole, Owners, Proved, go_on, small
 from mementum.format import generations, index, levels
 from mementum.format import manifest as manifests
 from mementum.format.codec import is_delta
 from mementum.format.manifest import digest
+from mementum.lodging import FROZEN, find_room, require_there
 from mementum.recoding import Recoded, counted, is_coded
 from mementum.records import LEVELS, Damage, DataFile, Entry, Index, Manifest, StoredFile, record
-from mementum.recover.verify import CONTEXT, INDEX, read_manifest
-from mementum.storage.store import Store
+from mementum.recover.verify import CONTEXT, INDEX, read_manifest, verify
+from mementum.storage.store import Store, size_of
 
-MARKED = re.compile(rf"{MARK}(c[0-9a-z]{{1,64}})\.json")
-STEP = re.compile(r"(step_\d{10,19})(?:-\d+)?")
-FOLDERS_MAX = 999  # checkpoints of one step in one place
 TRIES = 3  # with a checkpoint that is compressed or dropped a level while it is copied: that takes seconds to do
-FROZEN = ".frozen.safetensors"
 Look = Callable[[], None]
 
 
@@ -70,21 +66,13 @@ class Job:
     owners: Owners | None
     pause: Pause
     others: Sequence[Entry] = ()
+    below: Manifest | None = None  # what stands there already, with fewer levels
     bases: dict[str, DataFile] = field(default_factory=dict)  # what files of the copy were coded against, by its key
 
     @property
     def generation(self) -> int:
         """Of a copy that differs."""
-        return self.before.generation + 1
-
-
-@record
-class Room:
-    """Where a copy goes, and what of it lies there by name and size; `stands` where it is there."""
-
-    folder: str
-    there: Mapping[str, int]
-    stands: Manifest | None = None
+        return (self.below or self.before).generation + 1
 
 
 def place(
@@ -105,13 +93,19 @@ def place(
     `others`: the checkpoints of the target, oldest first, for a codec with a delta to code files against. `owners`:
     which checkpoints of the target have which frozen weights, for whoever copies several: those are not sent again.
     `tell` hears of each file that was sent how many bytes it has, also where nothing comes of the copy.
+    Several may copy it at once, and know nothing of each other: what stands in the end is whole. Where it stands with
+    fewer levels, those that it lacks come back.
     Superseded from `require_newest`, and a StoreError of either side, are raised and leave the half copy."""
     for _ in range(TRIES):
         try:
             return _place(entry, source, target, form, owners, others, require_newest, pause, tell)
         except GaveUp as stopped:
             return Uncopied(reason=stopped.reason)
+        except TakenOver as taken:
+            return Uncopied(reason=str(taken))
         except NotWhole as found:
+            if not generations.newest(stat.key for stat in source.list(f"{entry.folder}/meta")):
+                return Uncopied(reason="it was removed meanwhile")
             if not _was_rewritten(entry, source):
                 return Uncopied(reason=str(found), damage=found.damage)
     return Uncopied(reason="it was rewritten again and again while it was copied")
@@ -129,13 +123,15 @@ def _place(
     tell: Callable[[int], None] | None,
 ) -> Copied:
     before, indexes = _read(entry, source)
-    room = _room(target, entry.folder, before.id)
+    room = find_room(target, entry.folder, before.id)
     if room.stands is not None:
-        if mark_name(before.id) in room.there:  # who put the manifest has died before the mark was gone
-            target.delete(f"{room.folder}/{mark_name(before.id)}")
-        return _standing(room, room.stands)
-    copy = Copy(target, room.folder, room.there, tell)
-    mark = _mark(copy, before)
+        require_there(room, room.stands)
+        if not _lacks(room.stands, before, form):
+            if mark_name(before.id) in room.there:  # who put the manifest has died before the mark was gone
+                target.delete(f"{room.folder}/{mark_name(before.id)}")
+            return Copied(manifest=room.stands, folder=room.folder, sent=0)
+    half = Half(target, room.folder, before.id)
+    copy = Copy(half, half.take({"step": before.step, "attempt": before.attempt}), tell)
     job = Job(
         copy=copy,
         source=source,
@@ -144,20 +140,30 @@ def _place(
         form=form,
         owners=owners,
         pause=pause,
-        others=others,
+        others=[other for other in others if other.manifest.id != before.id],
+        below=room.stands,
     )
     try:
         after = _copy_parts(job, indexes)
     except NotWhole:
-        copy.clear()
+        if half.is_ours():
+            half.clear()
         raise
-    _clear_older(copy, after, mark)
+    half.remove(copy.names - _named(after) - _manifests(copy))  # what an earlier try sent of another generation
     go_on(pause)
     require_newest()
     _put_manifest(job, after)  # from here on it exists there
+    ours = _require_whole(job, after)
     _require_owners(job, after)
-    target.delete(mark)
+    _drop_below(job, after)
+    if ours:
+        half.end()
     return Copied(manifest=after, folder=room.folder, sent=copy.sent)
+
+
+def _lacks(stands: Manifest, before: Manifest, form: Form) -> bool:
+    """Whether a copy that stands there has fewer levels than would come, and none besides."""
+    return set(stands.levels) < {level for level in before.levels if level in form.levels}
 
 
 def _was_rewritten(entry: Entry, source: Store) -> bool:
@@ -166,29 +172,6 @@ def _was_rewritten(entry: Entry, source: Store) -> bool:
     return (
         isinstance(found, Manifest) and found.id == entry.manifest.id and found.generation > entry.manifest.generation
     )
-
-
-def clear_halves(store: Store, wanted: Callable[[str], bool]) -> tuple[str, ...]:
-    """Take away half copies of checkpoints that are not `wanted`, by their ids, and marks beside what is whole; their
-    folders. Only the holder of the task may, and not while something is placed there."""
-    found: dict[str, dict[str, int]] = {}
-    for stat in store.list("step_"):
-        folder, _, name = stat.key.partition("/")
-        found.setdefault(folder, {})[name] = stat.size
-    cleared: list[str] = []
-    for folder, names in found.items():
-        ids = _marks(names)
-        if generations.standing(names):
-            for id in ids:
-                store.delete(f"{folder}/{mark_name(id)}")
-        elif ids and not any(wanted(id) for id in ids):
-            Copy(store, folder, names).clear()
-            cleared.append(folder)
-    return tuple(cleared)
-
-
-def mark_name(id: str) -> str:
-    return f"{MARK}{id}.json"
 
 
 def _read(entry: Entry, source: Store) -> tuple[Manifest, tuple[Index, ...]]:
@@ -202,63 +185,6 @@ def _read(entry: Entry, source: Store) -> tuple[Manifest, tuple[Index, ...]]:
     return found, tuple(index.parse(small(source, entry.folder, file), file.name) for file in files)
 
 
-def _room(target: Store, folder: str, id: str) -> Room:
-    """The folder of the step in which the copy lies, or began, or can begin. Another checkpoint's half copy goes."""
-    match = STEP.fullmatch(folder)
-    if match is None:
-        raise GaveUp(f"{folder} is not the folder of a checkpoint")
-    step = match[1]
-    found: dict[str, dict[str, int]] = {}
-    for stat in target.list(step):
-        name, _, file = stat.key.partition("/")
-        if name == step or name.startswith(f"{step}-"):
-            found.setdefault(name, {})[file] = stat.size
-    order = [folder, *sorted(found, key=lambda name: (len(name), name))]
-    for name in order:
-        standing = generations.standing(found.get(name, ()))
-        if standing and manifests.has_id(target.get(f"{name}/{standing[-1]}", 0, manifests.HEAD), id):
-            return Room(folder=name, there=found[name], stands=_stands(target, name))
-    for name in order:
-        if id in _marks(found.get(name, ())):
-            return Room(folder=name, there=found[name])
-    for name in (folder, step, *(f"{step}-{number}" for number in range(2, FOLDERS_MAX + 1))):
-        there = found.get(name, {})
-        if there and _marks(there) and not generations.standing(there):
-            Copy(target, name, there).clear()
-            there = {}
-        if not there:
-            return Room(folder=name, there={})
-    raise GaveUp(f"there are {FOLDERS_MAX} checkpoints of {step}")
-
-
-def _stands(target: Store, folder: str) -> Manifest:
-    found = read_manifest(target, folder)
-    if isinstance(found, Damage):
-        raise GaveUp(f"its copy there is damaged ({found.key}: {found.what})")
-    return found
-
-
-def _standing(room: Room, manifest: Manifest) -> Copied:
-    """It is there already; a copy that lacks a file is a repair's affair, and not written over."""
-    for file in manifest.files:
-        if file.folder is None and room.there.get(file.name) != file.size:
-            raise GaveUp(f"its copy there is damaged ({room.folder}/{file.name} is missing or cut off)")
-    return Copied(manifest=manifest, folder=room.folder, sent=0)
-
-
-def _marks(names: Iterable[str]) -> list[str]:
-    """The ids of the checkpoints whose half copies have these names."""
-    return [match[1] for name in names if (match := MARKED.fullmatch(name))]
-
-
-def _mark(copy: Copy, before: Manifest) -> str:
-    key = f"{copy.folder}/{mark_name(before.id)}"
-    said = {"id": before.id, "step": before.step, "attempt": before.attempt}
-    if mark_name(before.id) not in copy.names:
-        copy.target.put(key, [json.dumps(said).encode()])
-    return key
-
-
 def _copy_parts(job: Job, indexes: tuple[Index, ...]) -> Manifest:
     """Data, then indexes and contexts; the manifest that names them, which is the source's where nothing differs."""
     before, wanted = job.before, job.form.levels
@@ -267,7 +193,8 @@ def _copy_parts(job: Job, indexes: tuple[Index, ...]) -> Manifest:
         for held in levels.index_left(each, wanted).files:
             data[held.name] = _copy_data(job, held, each)
     left = tuple(level for level in before.levels if level in wanted)
-    same = left == before.levels and all(data.get(held.name) == held for each in indexes for held in each.files)
+    same = job.below is None and left == before.levels
+    same = same and all(data.get(held.name) == held for each in indexes for held in each.files)
     made: list[StoredFile] = []
     proofs = iter(indexes)
     for file in before.files:
@@ -279,8 +206,10 @@ def _copy_parts(job: Job, indexes: tuple[Index, ...]) -> Manifest:
         elif left != before.levels and CONTEXT.fullmatch(name):
             content = levels.context_left(content, indexes[0], left, name)
             name = _name(name, job)
+        elif job.below is not None:  # under its old name another one may be named there
+            name = _name(name, job)
         made.append(StoredFile(name=name, size=len(content), digest=digest(content)))
-        job.copy.put(name, [content], len(content))
+        job.copy.put_small(name, content)
     if same:
         return before
     return replace(
@@ -314,7 +243,11 @@ def _copy_data(job: Job, file: DataFile, of: Index) -> DataFile:
             return own
         if not job.copy.links:
             return replace(file, folder=owner)
-    job.copy.put(file.name, Proved(job.source, generations.key_of(job.folder, file), file, job.pause), file.size)
+    plain = generations.brought_by(file.name) == 1  # as it was saved: what is under this name never changes
+    if job.below is not None and not plain:  # under its name another one may be named there
+        own = replace(own, name=_name(file.name, job))
+    proved = Proved(job.source, generations.key_of(job.folder, file), file, job.pause)
+    job.copy.put(own.name, proved, file.size if plain else None)
     if owners is not None:
         owners.know(own, job.copy.folder)
     return own
@@ -340,12 +273,13 @@ def _name(name: str, job: Job) -> str:
     return generations.part_name(generations.part_name(name, 1), job.generation)
 
 
-def _clear_older(copy: Copy, after: Manifest, mark: str) -> None:
-    """What an earlier try sent of another generation."""
-    named = {f"{copy.folder}/{file.name}" for file in after.files if file.folder is None}
-    for name in sorted(copy.names):
-        if f"{copy.folder}/{name}" not in {*named, mark}:
-            copy.target.delete(f"{copy.folder}/{name}")
+def _named(manifest: Manifest) -> frozenset[str]:
+    """The names of its own files."""
+    return frozenset(file.name for file in manifest.files if file.folder is None)
+
+
+def _manifests(copy: Copy) -> frozenset[str]:
+    return frozenset(generations.standing(copy.names))
 
 
 def _index(before: Index, data: Mapping[str, DataFile], job: Job) -> tuple[str, bytes]:
@@ -375,6 +309,34 @@ def _put_manifest(job: Job, after: Manifest) -> None:
             raise
 
 
+def _require_whole(job: Job, after: Manifest) -> bool:
+    """Whether nobody has touched the copy. Where somebody has, who copies the same and knows nothing of us, it is read
+    back, and withdrawn unless it is whole all the same: TakenOver."""
+    copy = job.copy
+    if copy.half.is_ours():
+        return True
+    if verify(copy.target, copy.folder, after, deep=True):
+        copy.target.delete(f"{copy.folder}/{generations.manifest_name(after.generation)}")
+        raise TakenOver
+    return False
+
+
+def _drop_below(job: Job, after: Manifest) -> None:
+    """Take away what stood there with fewer levels, but for files that other checkpoints name. Who removed it meanwhile
+    may not have seen our manifest, which goes then: GaveUp."""
+    below, copy = job.below, job.copy
+    if below is None:
+        return
+    key = f"{copy.folder}/{generations.manifest_name(below.generation)}"
+    if size_of(copy.target, key) is None:
+        copy.target.delete(f"{copy.folder}/{generations.manifest_name(after.generation)}")
+        raise GaveUp("it was removed there meanwhile")
+    copy.target.delete(key)
+    needed = needed_elsewhere(copy.target)
+    if needed is not None:
+        drop(copy.target, copy.folder, sorted(_named(below) - _named(after)), needed)
+
+
 def _require_owners(job: Job, after: Manifest) -> None:
     """Withdraw the copy if a checkpoint whose files it names is on its way out: who removes one takes its manifest away
     and then looks who names its files, we put ours and then look for that manifest, so that one of us sees it."""
@@ -385,15 +347,3 @@ def _require_owners(job: Job, after: Manifest) -> None:
             if job.owners is not None:
                 job.owners.forget(folder)
             raise GaveUp(f"the checkpoint in {folder}, whose files it needs, was removed there")
-
-
-def know_frozen(target: Store, folder: str, manifest: Manifest, owners: Owners) -> None:
-    """Learn which frozen weights a checkpoint in the target has; what cannot be read is not known, and sent again."""
-    try:
-        for file in manifest.files:
-            if INDEX.fullmatch(file.name):
-                for held in index.parse(small(target, folder, file), file.name).files:
-                    if held.name.endswith(FROZEN):
-                        owners.know(replace(held, folder=None), held.folder or folder)
-    except (NotWhole, StoreError, MementumError):
-        return

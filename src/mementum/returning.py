@@ -16,14 +16,15 @@ from mementum.clock import Clock, timestamp
 from mementum.errors import CheckpointDamaged, NothingToResume, StoreError
 from mementum.events import Emit, Failed, Note, PhaseBegan, PhaseEnded
 from mementum.execute.claim import require_newest
+from mementum.execute.halves import clear_halves
 from mementum.execute.head import Still
 from mementum.execute.leftovers import Left
+from mementum.fetching import bring_best, bring_this
 from mementum.live import feeds
 from mementum.live.component import Component
 from mementum.live.fitting import Fit
 from mementum.mending import Mending, mend_at_start, tell_at_start
 from mementum.opening import Opened
-from mementum.placing import clear_halves
 from mementum.ram import Salvaged, salvage, still_wanted
 from mementum.records import Damage, Entry, Fact, Granularity, Index, record
 from mementum.recover.load import Loaded
@@ -66,20 +67,15 @@ def begin(
     every checkpoint, if it is newer; its slot is held until it is placed. What a tier alone has is fetched first."""
     fetched = _brought_home(opened, resume, clock, emit)
     entries = opened.catalog.entries(opened.home)
-    seq, saved_seq = _newest_numbers(entries)
+    everywhere = (*entries, *opened.places.entries(opened.store))
+    seq, saved_seq = _newest_numbers(entries, everywhere)
     began_s = clock.monotonic()
     if resume != "never":
         emit(PhaseBegan(phase="resume"))
     spare: list[Left] = []
+    load = resume != "never"
     salvaged = salvage(
-        root,
-        opened.task,
-        store=opened.store,
-        entries=entries,
-        clock=clock,
-        emit=emit,
-        load=resume != "never",
-        spare=spare,
+        root, opened.task, store=opened.store, entries=entries, clock=clock, emit=emit, load=load, spare=spare
     )
     try:
         if salvaged is not None:
@@ -87,7 +83,7 @@ def begin(
         if resume == "never":
             nothing = Beginning(values={})
             return Back(beginning=nothing, seq=seq, saved_seq=saved_seq, salvaged=salvaged, spare=tuple(spare))
-        found, plan, leaves = _chosen(opened, entries, salvaged, resume, clock, emit)
+        found, plan, leaves = _chosen(opened, everywhere, salvaged, resume, clock, emit)
         if found is None:
             emit(PhaseEnded(phase="resume", duration_s=clock.monotonic() - began_s))
             return Back(beginning=Beginning(values={}), seq=seq, saved_seq=saved_seq, spare=tuple(spare))
@@ -123,11 +119,15 @@ def _mending(opened: Opened, clock: Clock, emit: Emit) -> Mending:
 def _brought_home(opened: Opened, resume: str, clock: Clock, emit: Emit) -> Mapping[str, str]:
     """The tiers by the ids of what was fetched from them, after what is damaged here was put right; and half copies
     that nobody goes on with are taken away."""
-    entries = opened.catalog.entries(opened.home)
     fetched: Mapping[str, str] = {}
     if resume != "never":
         mend_at_start(opened, _mending(opened, clock, emit))
-        fetched = opened.places.bring_home(opened.store, opened.home, opened.catalog, entries)
+        entries = opened.catalog.entries(opened.home)
+        plan = _pending(opened, (*entries, *opened.places.entries(opened.store)), None)
+        if plan is None:
+            fetched = bring_best(opened, entries, clock=clock, emit=emit)
+        else:
+            fetched = bring_this(opened, plan.target, entries, clock=clock, emit=emit)
     try:
         clear_halves(opened.store, lambda id: False)
     except StoreError as error:  # they take room, and harm nothing
@@ -135,17 +135,20 @@ def _brought_home(opened: Opened, resume: str, clock: Clock, emit: Emit) -> Mapp
     return fetched
 
 
-def _newest_numbers(entries: Sequence[Entry]) -> tuple[int, int]:
-    """The highest sequence number of all, and of what is exact."""
+def _newest_numbers(entries: Sequence[Entry], everywhere: Sequence[Entry]) -> tuple[int, int]:
+    """The highest sequence number of all, also of what a tier keeps, since what is saved from now on comes after it;
+    and that of what is exact here."""
     exact = (entry.manifest.seq for entry in entries if entry.manifest.granularity is Granularity.FULL)
-    return max((entry.manifest.seq for entry in entries), default=0), max(exact, default=0)
+    return max((entry.manifest.seq for entry in everywhere), default=0), max(exact, default=0)
 
 
 def _chosen(
-    opened: Opened, entries: Sequence[Entry], salvaged: Salvaged | None, resume: str, clock: Clock, emit: Emit
+    opened: Opened, everywhere: Sequence[Entry], salvaged: Salvaged | None, resume: str, clock: Clock, emit: Emit
 ) -> tuple[Found | None, Plan | None, bool]:
-    """From what the run goes on, by which plan, and whether that plan leaves a branch now."""
-    plan = _pending(opened, entries, salvaged)
+    """From what the run goes on, by which plan, and whether that plan leaves a branch now. `everywhere`: what is in the
+    root and on tiers: a plan that was followed there is done."""
+    plan = _pending(opened, everywhere, salvaged)
+    entries = opened.catalog.entries(opened.home)
     found = _of_plan(plan, opened, entries) or _found(salvaged) or _from_disk(opened, entries, resume, clock, emit)
     return (found, _done_before(found, opened), False) if plan is None else (found, plan, True)
 
@@ -177,10 +180,10 @@ def _found(salvaged: Salvaged | None) -> Found | None:
     return Found(loaded=salvaged.loaded, folder=salvaged.left.path, passed_over=())
 
 
-def _pending(opened: Opened, entries: Sequence[Entry], salvaged: Salvaged | None) -> Plan | None:
+def _pending(opened: Opened, everywhere: Sequence[Entry], salvaged: Salvaged | None) -> Plan | None:
     """The rollback that was decided and not done, if any: that of a process that died, or one by hand."""
     plan = plans.newest(opened.store)
-    saved = [entry.manifest for entry in entries if entry.manifest.granularity is Granularity.FULL]
+    saved = [entry.manifest for entry in everywhere if entry.manifest.granularity is Granularity.FULL]
     if salvaged is not None:
         saved.append(salvaged.loaded.manifest)
     if plan is None or not plans.is_pending(plan, ((manifest.seq, manifest.attempt) for manifest in saved)):

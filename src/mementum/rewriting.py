@@ -10,7 +10,7 @@ from mementum.errors import KeyTaken, MementumError, StoreError, Superseded
 from mementum.events import Emit, Failed
 from mementum.execute.commit import commit, require_owners
 from mementum.execute.compress import GaveUp
-from mementum.execute.remove import drop, refusal
+from mementum.execute.remove import drop, needed_elsewhere, refusal
 from mementum.format import generations, index
 from mementum.format.manifest import digest
 from mementum.records import Entry, Index, Manifest, StoredFile, record
@@ -19,6 +19,8 @@ from mementum.storage.store import Store
 
 SEE = "mementum verify ROOT --deep shows all damage"
 GONE = "it was removed while it was rewritten"
+NEEDED = "another checkpoint needs files that it would lose"
+UNKNOWN = "a newer mementum wrote a checkpoint here, and which files that needs cannot be known"
 Look = Callable[[], None]
 
 
@@ -72,7 +74,8 @@ def rewrite(
     require_newest: Look,
     turn: AbstractContextManager[object] | None = None,
 ) -> Rewritten | Unsettled:
-    """New data and index, then a look for a later attempt, then the next generation's manifest, then catalog, then the
+    """New data and index, then a look for a later attempt and for whoever needs the old parts, then the next
+    generation's manifest, then a look whether another process has removed the old one meanwhile, then catalog, then the
     old manifest, then the old parts: whatever line we die on, the checkpoint is listed and whole in one generation.
 
     `doing`: what is done to it, for people, as in "compressing". `turn` is held from the look on: whoever removes or
@@ -85,6 +88,7 @@ def rewrite(
             with turn or nullcontext():
                 require_newest()
                 _require_whole(work, after)
+                _require_unneeded(work, after, home, catalog)
                 _commit(work, after)  # from here on the next generation holds
                 _enter(after, work.folder, home=home, catalog=catalog, emit=emit)
                 _remove_old(work, after, doing, emit=emit)
@@ -140,15 +144,34 @@ def _require_whole(work: Rewriting, after: Manifest) -> None:
             raise GaveUp(f"{file.name} is not there any more")
 
 
+def _require_unneeded(work: Rewriting, after: Manifest, home: str, catalog: Catalog) -> None:
+    """GaveUp if a checkpoint of another folder names what would go. The manifests themselves are asked: a catalog may
+    not have been told of the one that does. Of a far place it tells which need not be read."""
+    stays = {generations.key_of(work.folder, file) for file in after.files}
+    goes = {generations.key_of(work.folder, file) for file in work.before.files if file.folder is None} - stays
+    far = any(work.store.locate(key) is None for key in goes)
+    manifests = {entry.folder: entry.manifest for entry in catalog.entries(home)} if far else {}
+    known = {f"{folder}/{generations.manifest_name(one.generation)}": one for folder, one in manifests.items()}
+    needed = needed_elsewhere(work.store, known)
+    if needed is None:
+        raise GaveUp(UNKNOWN)
+    if goes & needed:
+        raise GaveUp(NEEDED)
+
+
 def _commit(work: Rewriting, after: Manifest) -> None:
     """Put the manifest, and withdraw it if the folder turns out to be another checkpoint's now: who stood still
     between the last look and this line may find that a later attempt has gone back and saved in this very folder.
-    The same where a checkpoint is on its way out whose files it names."""
+    The same where another process removes the checkpoint, or one whose files it names: who removes takes the old
+    manifest first, and when that is gone looks for a next one."""
     work.unnamed.insert(0, generations.manifest_name(work.generation))  # a put that fails may leave its name
     commit(after, work.store, work.folder)
     wrong = refusal(after, work.store, work.folder)
     if wrong is not None:
         raise GaveUp(wrong)
+    old = f"{work.folder}/{generations.manifest_name(work.before.generation)}"
+    if all(stat.key != old for stat in work.store.list(f"{work.folder}/meta")):
+        raise GaveUp(GONE)
     require_owners(after, work.store)
     work.unnamed.clear()
 

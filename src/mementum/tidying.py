@@ -10,22 +10,25 @@ from typing import TypeVar
 
 from mementum.catalog import facts, noted
 from mementum.catalog.catalog import Catalog
-from mementum.catalog.rebuild import learn, refresh
+from mementum.catalog.lately import Lately
+from mementum.catalog.rebuild import holding, learn, refresh
 from mementum.catalog.sql import open_sqlite
-from mementum.clock import Clock
+from mementum.clock import Clock, unhurried
 from mementum.decide.ageing import Aged, aged
 from mementum.decide.filling import give
 from mementum.decide.retain import Retention, retain
 from mementum.errors import MementumError, StoreError, Superseded
-from mementum.events import Emit, Failed
+from mementum.events import Emit, Event, Failed
+from mementum.execute.compress import GaveUp
 from mementum.execute.holdings import holdings
+from mementum.format.generations import manifest_name
 from mementum.journal import Journal
 from mementum.pruning import prune, sweep
 from mementum.records import Entry, Verdict
 from mementum.rewriting import Unsettled
 from mementum.storage.store import Home
 from mementum.watermarks import Gave, Level
-from mementum.withering import wither
+from mementum.withering import NOTHING, wither
 
 T = TypeVar("T")
 
@@ -60,8 +63,14 @@ class Tidying:
         self.waiting: Callable[[], Mapping[str, str]] = dict  # reasons by id, of what others are not through with
         self._sweep_at_s = None if sure else clock.monotonic() + SWEEP_AFTER_S
         self._protected: dict[str, str] = {}
+        self._said: Callable[[], dict[str, str]] = dict  # what people have said since the judging began must stay
+        self._unlike: frozenset[str] = frozenset()  # keys of which folder and catalog differ, whatever one does
+        self._stuck: set[str] = set()  # ids of what should have gone, and is still there
+        self._told: set[str] = set()  # what has failed, by checkpoint
         self._age_at_s = clock.monotonic()
+        self._now = unhurried(clock)
         self._ageless: set[tuple[str, tuple[int, ...]]] = set()  # of which nothing can be dropped, by id and what stays
+        self._put_off: set[str] = set()  # ids of what could not be aged, until it is looked at anew
 
     def protect(self, id: str, why: str) -> None:
         """Let it stay from now on: a fact that pins it is on its way to the journal."""
@@ -76,6 +85,7 @@ class Tidying:
         told."""
         try:
             require_newest()
+            self._said = Lately(self._store).stays
             with self._turn:
                 self._journal.catch_up()
                 self._learn()
@@ -116,6 +126,7 @@ class Tidying:
     def _free(self, require_newest: Callable[[], None], need: int) -> Gave:
         """Remove what is worth least, by what is known now, of other processes too."""
         require_newest()
+        self._said = Lately(self._store).stays
         try:
             with self._turn:
                 self._journal.catch_up()
@@ -136,7 +147,7 @@ class Tidying:
             catalog.close()
 
     def _evict(self, catalog: Catalog, need: int) -> Gave:
-        entries = self._entries(catalog)
+        entries = self._present(catalog)
         held = holdings(entries, self._store)
         found = give(entries, self._retention, need=need, holdings=held, waiting=self._waiting())
         self._remove(found.verdicts, entries, by=noted.ROOM, catalog=catalog)
@@ -162,38 +173,82 @@ class Tidying:
         self._journal.unlearnt = False
 
     def _prune(self) -> None:
-        entries = self._entries()
+        entries = self._present(self._catalog)
         self._remove(retain(entries, self._retention, waiting=self._waiting()), entries, by=noted.POLICY)
 
     def _remove(
         self, verdicts: tuple[Verdict, ...], entries: tuple[Entry, ...], *, by: str, catalog: Catalog | None = None
-    ) -> None:
+    ) -> dict[str, str]:
+        """Reasons by id, of what is still there. The fact comes before the removal, but for one that was tried before:
+        of that it comes when it has gone."""
+        announced: set[str] = set()
+
+        def note(verdict: Verdict) -> None:
+            self._journal.append(noted.REMOVED, verdict.id, None, noted.removed(verdict.reason, by=by))
+
+        def about_to(verdict: Verdict) -> None:
+            if verdict.id not in self._stuck:
+                announced.add(verdict.id)
+                note(verdict)
+
+        stayed = prune(
+            verdicts,
+            entries,
+            home=self._home,
+            store=self._store,
+            catalog=catalog or self._catalog,
+            emit=self._heard,
+            stays=self._stays,
+            about_to=about_to,
+        )
         for verdict in verdicts:
-            if not verdict.keep:
-                self._journal.append(noted.REMOVED, verdict.id, None, noted.removed(verdict.reason, by=by))
-        prune(verdicts, entries, home=self._home, store=self._store, catalog=catalog or self._catalog, emit=self._emit)
+            if verdict.id in stayed and verdict.id in announced:
+                self._journal.append(noted.STAYED, verdict.id, None, noted.stayed(stayed[verdict.id]))
+                self._stuck.add(verdict.id)
+            elif not verdict.keep and verdict.id not in stayed and verdict.id in self._stuck:
+                note(verdict)
+                self._stuck.discard(verdict.id)
+        return stayed
+
+    def _heard(self, event: Event) -> None:
+        """What cannot be removed is tried again after each save, and told once."""
+        if isinstance(event, Failed):
+            if event.what in self._told:
+                return
+            self._told.add(event.what)
+        self._emit(event)
+
+    def _stays(self) -> dict[str, str]:
+        return {**self._said(), **self._waiting()}
 
     def _age_when_due(self, require_newest: Callable[[], None]) -> None:
         """Drop levels of what is old, and what has no level left; a few at a time, where many have become old."""
         if self._clock.monotonic() < self._age_at_s:
             return
-        entries = self._entries()
-        now_s, waiting = self._clock.now(), self._waiting()
+        entries = self._present(self._catalog)
+        now_s, waiting = self._now(), self._waiting()
         old = [
             one
             for one in aged(entries, self._retention.ageing, now_s=now_s, waiting=waiting)
-            if (one.id, one.levels) not in self._ageless
+            if (one.id, one.levels) not in self._ageless and one.id not in self._put_off
         ]
         gone = {one.id: one.reason for one in old[:AGED_MAX] if not one.levels}
         kept = tuple(Verdict(id=id, keep=False, reason=reason) for id, reason in gone.items())
-        self._remove(kept, entries, by=noted.AGE)
+        self._put_off.update(self._remove(kept, entries, by=noted.AGE))
         for one in old[:AGED_MAX]:
             if one.levels:
                 self._wither(one, next(entry for entry in entries if entry.folder == one.folder), require_newest)
         if len(old) <= AGED_MAX:
             self._age_at_s = self._clock.monotonic() + AGE_EVERY_S
+            self._put_off.clear()
 
     def _wither(self, one: Aged, entry: Entry, require_newest: Callable[[], None]) -> None:
+        def look() -> None:
+            require_newest()
+            why = self._stays().get(one.id)
+            if why is not None:
+                raise GaveUp(why)
+
         done = wither(
             entry,
             one.levels,
@@ -201,16 +256,35 @@ class Tidying:
             home=self._home,
             store=self._store,
             catalog=self._catalog,
-            emit=self._emit,
-            require_newest=require_newest,
+            emit=self._heard,
+            require_newest=look,
         )
         if isinstance(done, Unsettled):
-            self._ageless.add((one.id, one.levels))
+            if done.reason == NOTHING:
+                self._ageless.add((one.id, one.levels))
+            else:
+                self._put_off.add(one.id)
         else:
             self._journal.append(noted.AGED, one.id, None, noted.aged(one.reason, done.levels, by=noted.AGE))
 
-    def _entries(self, catalog: Catalog | None = None) -> tuple[Entry, ...]:
-        return tuple(map(self._as_known, (catalog or self._catalog).entries(self._home)))
+    def _present(self, catalog: Catalog) -> tuple[Entry, ...]:
+        """The checkpoints by what lies there now: another machine, which has a catalog of its own, may have removed
+        some, and this one may have been lost, or may not have taken what we told it. One listing tells."""
+        entries = self._entries(catalog)
+        unlike = self._differing(entries)
+        if unlike <= self._unlike:
+            return entries
+        refresh(catalog, self._home, self._store)
+        entries = self._entries(catalog)
+        self._unlike = self._differing(entries)  # such as manifests that cannot be read
+        return entries
+
+    def _differing(self, entries: tuple[Entry, ...]) -> frozenset[str]:
+        lying = holding(stat.key for stat in self._store.list("step_")).values()
+        return frozenset(lying) ^ {f"{one.folder}/{manifest_name(one.manifest.generation)}" for one in entries}
+
+    def _entries(self, catalog: Catalog) -> tuple[Entry, ...]:
+        return tuple(map(self._as_known, catalog.entries(self._home)))
 
     def _as_known(self, entry: Entry) -> Entry:
         """With what the journal could not take yet. Pins that were given up hold until it can."""

@@ -16,6 +16,8 @@ from mementum.recover.verify import CONTEXT, INDEX
 from mementum.rewriting import Rewriting, Unsettled, proved, rewrite
 from mementum.storage.store import Store
 
+NOTHING = "it has nothing of what would be dropped"  # so it stays for good: trying again finds the same
+
 
 def wither(
     entry: Entry,
@@ -62,7 +64,7 @@ def _write(wanted: tuple[int, ...], work: Rewriting, proof: Index) -> Manifest:
     left = tuple(level for level in before.levels if level in wanted)
     kept = levels.index_left(proof, left)
     if kept.files == proof.files and (levels.CONTEXT in left or levels.CONTEXT not in before.levels):
-        raise GaveUp("it has nothing of what would be dropped")
+        raise GaveUp(NOTHING)
     named = {key_of(work.folder, file) for file in (*kept.files, *kept.bases)}
     files: list[StoredFile] = []
     for file in before.files:

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mementum.catalog.recovery import best
 from mementum.catalog.sql import open_sqlite
 from mementum.records import Entry
 from mementum.testing.recovery_contract import STEPS, happen, history, require_best
@@ -34,8 +33,6 @@ def test_redis_and_sqlite_agree(redis_url: str, choose: random.Random, many: int
         # A copy of a folder has the id of its original, and nothing else tells their order.
         assert sorted(shared.entries(home), key=by_folder) == sorted(local.entries(home), key=by_folder)
         assert shared.read_sizes(home) == local.read_sizes(home)
-        point = local.recovery_point(home)
-        assert point == best(local.entries(home))
 
 
 def by_folder(entry: Entry) -> str:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
 
 from mementum.catalog.filters import TEXT_MAX, Row, matches, parse, require_metrics, row
 from mementum.errors import UsageError
+from mementum.format.levels import KINDS
 from mementum.records import Entry, Granularity, Health, Manifest, Place, StoredFile
 
 
@@ -95,6 +97,14 @@ def test_what_became_known_counts() -> None:
     assert not matches(parse("tier!=nas"), known)
     damaged = row(entry(verified="2026"), task="t", damaged="torn")
     assert matches(parse("damaged and not verified"), damaged)
+
+
+@pytest.mark.parametrize(("levels", "kind"), [((0,), "essentials"), ((1, 2), "optimizer"), ((2,), "context")], ids=str)
+def test_of_what_has_aged_a_filter_asks_what_is_left(levels: tuple[int, ...], kind: str) -> None:
+    one = entry()
+    aged = replace(one, manifest=replace(one.manifest, granularity=Granularity.ESSENTIALS, levels=levels))
+    there = row(aged, task="t", damaged=None)
+    assert [name for name in KINDS if matches(parse(f"granularity=={name}"), there)] == [kind]
 
 
 @pytest.mark.parametrize(

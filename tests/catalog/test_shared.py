@@ -9,11 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from mementum.catalog import facts
 from mementum.catalog.catalog import Catalog
+from mementum.catalog.rebuild import refresh
 from mementum.catalog.shared import SharedCatalog, shared_name
 from mementum.catalog.sql import SqlCatalog, open_sqlite
 from mementum.errors import AccessRefused, StoreError, Unreachable, UsageError
 from mementum.events import Failed, Note
+from mementum.format import manifest as manifests
 from mementum.storage.disk import PosixDisk
 from mementum.storage.local import LocalStore
 from mementum.testing.catalog_contract import HOME, JOURNAL, OTHER, fact, folder, ids, manifest
@@ -244,6 +247,31 @@ def test_what_goes_while_both_are_compared_is_not_left(rooted: Rooted, door: Doo
     door.error = None
     assert rooted.catalog.drain(WAIT_S)
     assert ids(door.catalog, rooted.name) == ids(rooted.catalog) == ["c002", "c003"]
+
+
+@pytest.mark.parametrize("then", ["a save", "nothing"])
+def test_what_a_command_enters_is_told(tmp_path: Path, door: Door, then: str) -> None:
+    """It enters it in the database that the run has open, and so the run finds nothing new in its folder."""
+    rooted = Rooted(tmp_path, door, look_s=0.02 if then == "nothing" else WAIT_S)
+    rooted.live(1)
+    rooted.require_same(door.catalog)
+    local = rooted.catalog._local
+    rooted.store.delete(f"{folder(2)}/meta.json")
+    rooted.store.put(f"{folder(3)}/meta-2.json", [manifests.render(manifest(3, generation=2))])
+    rooted.store.put("facts/a.json", [facts.render(fact("pin", 40, checkpoint="c003", why="by hand"))])
+    refresh(local, HOME, rooted.store)
+    if then == "a save":
+        rooted.add(4)
+    wanted = [("c003", 2, "by hand"), *([("c004", 1, None)] if then == "a save" else [])]
+    wait_for(
+        lambda: (
+            [(one.manifest.id, one.manifest.generation, one.pinned) for one in door.catalog.entries(rooted.name)]
+            == wanted
+        )
+    )
+    rooted.require_same(door.catalog)
+    assert rooted.events == []
+    rooted.catalog.close()
 
 
 def test_an_end_tells_what_waits_and_twice_is_once(rooted: Rooted, door: Door) -> None:

@@ -8,6 +8,7 @@ import json
 import re
 import shutil
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,9 @@ from rich.console import Console
 from mementum.catalog.sql import open_sqlite
 from mementum.cli.listing import draw, id_width
 from mementum.errors import StoreError
+from mementum.format import generations
+from mementum.format import manifest as manifests
+from mementum.records import Granularity
 
 HOSTILE = "a[red]b[/red]@x :smile: \\[dim]"
 REASON = "bad \x1b[31m\u202e[bold]reason\n"
@@ -58,6 +62,24 @@ def test_json(ask: Any, root: Path) -> None:
     assert one["metrics"] == {"loss": 0.2, "acc": 0.75, "nothing": {"$float": "7ff8000000000000"}}
     assert (one["granularity"], one["health"], one["exactness"]) == ("full", "clean", manifest["exactness"])
     assert (one["damaged"], one["verified"]) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("levels", "said"),
+    [("0", "essentials"), ("1, 2", "optimizer only"), ("2", "context only")],
+)
+def test_of_what_has_aged_it_says_what_is_left(ask: Any, root: Path, levels: str, said: str) -> None:
+    left = tuple(map(int, levels.split(", ")))
+    for path in (*root.glob("catalog.db*"), *root.glob("*/*/*/meta.json")):
+        if path.name == "meta.json":
+            manifest = generations.parse(path.read_bytes(), path.name)
+            aged = replace(manifest, granularity=Granularity.ESSENTIALS, levels=left)
+            path.write_bytes(manifests.render(aged))
+        else:
+            path.unlink()
+    assert ask("ls", root).lines[1].split("KiB")[1].split("  ")[1].strip() == said
+    assert json.loads(ask("ls", root, "--json").out)[0]["granularity"] == said.removesuffix(" only")
+    assert len(json.loads(ask("ls", root, "--json", "--filter", f"granularity=={said.removesuffix(' only')}").out)) == 3
 
 
 def test_tasks(ask: Any, root: Path, make: Any) -> None:

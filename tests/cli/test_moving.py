@@ -108,3 +108,57 @@ def test_a_damaged_one_is_not_placed(ask: Any, root: Path, tmp_path: Path) -> No
     answer = ask("place", root, "@4", "--to", tmp_path / "nas")
     assert (answer.code, "model.safetensors" in answer.err) == (3, True)
     assert not list((tmp_path / "nas").rglob("meta*.json"))
+
+
+def saves(root: Path, count: int, resume: str = "auto") -> None:
+    with mementum.open_run(root, task="t", state={"s": {}}, every_steps=1, resume=resume) as run:
+        for _ in range(count):
+            run.record()
+            run.wait()
+
+
+def test_a_place_that_another_root_uses_is_refused(ask: Any, tmp_path: Path) -> None:
+    ours, theirs, nas = tmp_path / "ours", tmp_path / "theirs", tmp_path / "nas"
+    saves(ours, 2)
+    saves(theirs, 4)
+    assert ask("place", ours, "--to", nas).code == 0
+    answer = ask("place", theirs, "--to", nas)
+    assert (answer.code, "attempt 1 of task 't'" in answer.err, "is not of this root" in answer.err) == (2, True, True)
+    answer = ask("place", theirs, "@2", "--from", nas)
+    assert (answer.code, "is not of this root" in answer.err) == (2, True)
+    assert steps(ask, nas) == [2]
+    assert steps(ask, theirs) == [4, 3, 2, 1]
+    saves(ours, 1)
+    assert ask("place", ours, "--to", nas).code == 0  # a later attempt of the same root
+    shutil.copytree(ours, tmp_path / "old")
+    saves(ours, 1)
+    assert ask("place", ours, "--to", nas).code == 0
+    answer = ask("place", tmp_path / "old", "--to", nas)  # which does not know who has the place by now
+    assert (answer.code, "attempt 3 of task 't'" in answer.err) == (2, True)
+
+
+def test_a_fetch_takes_no_task_from_anybody(ask: Any, tmp_path: Path) -> None:
+    ours, laptop, nas = tmp_path / "ours", tmp_path / "laptop", tmp_path / "nas"
+    saves(ours, 1)
+    assert ask("place", ours, "--to", nas).code == 0
+    laptop.mkdir()
+    assert ask("place", laptop, "--from", nas).code == 0
+    (home,) = laptop.glob("*/t_*")
+    assert sorted(path.name for path in (home / "attempts").iterdir()) == ["0001.json"]
+    claim = json.loads((home / "attempts" / "0001.json").read_text())
+    killed = {**claim, "attempt": 2, "purpose": "fetch"}  # what a fetch leaves that was killed
+    (home / "attempts" / "0002.json").write_text(json.dumps(killed))
+    assert ask("place", laptop, "--to", nas).code == 0
+    (there,) = nas.glob("*/t_*")
+    assert sorted(path.name for path in (there / "attempts").iterdir()) == ["0001.json"]
+
+
+@pytest.mark.parametrize("words", [["--to", ""], ["--from", ""]])
+def test_an_empty_place_is_none(
+    ask: Any, root: Path, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    answer = ask("place", root, "@4", *words)
+    assert (answer.code, "the place is empty" in answer.err) == (2, True)
+    assert list((tmp_path / "here").iterdir()) == []

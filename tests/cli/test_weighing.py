@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import shutil
@@ -10,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from mementum.cli.weighing import du
 from mementum.storage.disk import PosixDisk
 from mementum.storage.local import LocalStore
 
@@ -92,10 +95,9 @@ def test_a_task_without_checkpoints(ask: Any, root: Path) -> None:
 
 @pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
 def test_bars_in_any_encoding(root: Path, encoding: str) -> None:
-    import subprocess
-    import sys
-
-    environ = {**os.environ, "PYTHONIOENCODING": encoding}
-    command = [sys.executable, "-m", "mementum", "du", str(root)]
-    done = subprocess.run(command, capture_output=True, check=True, env=environ)
-    assert ("█" if encoding == "utf-8" else "#") * 30 in done.stdout.decode(encoding)
+    terminal = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    with contextlib.redirect_stdout(terminal):
+        assert du(str(root), None, as_json=False) == 0
+    terminal.flush()
+    printed = terminal.buffer.getvalue().decode(encoding)  # type: ignore[attr-defined]
+    assert ("█" if encoding == "utf-8" else "#") * 30 in printed

@@ -26,8 +26,11 @@ class PlainCatalog:
     def forget(self, home: str, folder: str) -> None:
         self._manifests.get(home, {}).pop(folder, None)
 
-    def learn(self, home: str, source: str, facts: Iterable[Fact], *, size: int, begin: int = 0) -> None:
-        self._sizes.setdefault(home, {})[source] = size
+    def learn(self, home: str, source: str, facts: Iterable[Fact], *, size: int, begin: int = 0) -> int:
+        sizes = self._sizes.setdefault(home, {})
+        if sizes.get(source, 0) >= begin:
+            sizes[source] = size
+        return sizes.get(source, 0)
 
     def read_sizes(self, home: str) -> dict[str, int]:
         return dict(self._sizes.get(home, {}))

@@ -7,10 +7,11 @@ from collections.abc import Callable
 import pytest
 
 from copies import content, folder_of, save, whole
+from mementum.execute.halves import clear_halves
 from mementum.execute.transfer import Owners
 from mementum.format import generations
 from mementum.mirroring import mirror
-from mementum.placing import Copied, Form, clear_halves, place
+from mementum.placing import Copied, Form, place
 from mementum.pruning import sweep
 from mementum.records import Entry
 from mementum.storage.local import LocalStore

@@ -93,9 +93,9 @@ SHORTCUTS = (
         file="pruning.py",
         changes=(
             (
-                "    return unlist(entry.manifest",
-                "    drop(store, entry.folder, tuple(file.name for file in entry.manifest.files), ())\n"
-                "    return unlist(entry.manifest",
+                "            return unlist(entry.manifest",
+                "            drop(self._store, entry.folder, tuple(file.name for file in entry.manifest.files), ())\n"
+                "            return unlist(entry.manifest",
             ),
         ),
         seen="listed and damaged",

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from made import NOW_S, entry, named
-from mementum.decide.ageing import Aged, Ageing, aged
+from mementum.decide.ageing import DAY_S, PAUSE_MAX_S, Aged, Ageing, aged
 from mementum.records import Granularity, Health
 
 NEWER = [entry(8), entry(9)]
@@ -80,5 +80,21 @@ def test_without_a_time_nothing_ages(time: str) -> None:
 def test_times_in_the_future_and_without_a_zone() -> None:
     one = entry(1, days=-5.0)
     assert left(one, level_1=1.0) == {}
-    plain = replace(one, manifest=replace(one.manifest, time="2020-01-01T00:00:00"))
+    plain = replace(one, manifest=replace(one.manifest, time="2025-12-01T00:00:00"))
     assert left(plain, level_1=1.0) == {"c1": (0, 2)}
+
+
+def test_a_clock_that_is_decades_ahead_takes_nothing() -> None:
+    """Of one save, or of a whole attempt, of which the newest checkpoints tell the wrong time too."""
+    old, wrong_s = [entry(1, days=30.0), entry(2, days=20.0)], NOW_S + 80 * 365 * DAY_S
+    wishes = Ageing(level_1=7.0)
+    assert aged([*old, *NEWER], wishes, now_s=wrong_s) == ()
+    late = [entry(number, days=-80 * 365.0 + 10 - number) for number in (11, 12, 13)]
+    assert [one.id for one in aged([*old, *NEWER, *late], wishes, now_s=wrong_s + 10 * DAY_S)] == ["c11", "c12"]
+
+
+def test_a_pause_of_a_year_is_one() -> None:
+    old = [entry(1, days=30.0), entry(2, days=20.0)]
+    wishes = Ageing(level_1=7.0)
+    assert [one.id for one in aged([*old, *NEWER], wishes, now_s=NOW_S + 365 * DAY_S)] == ["c1", "c2", "c8"]
+    assert aged([*old, *NEWER], wishes, now_s=NOW_S + PAUSE_MAX_S + 1 * DAY_S) == ()

@@ -19,7 +19,7 @@ import pytest
 from mementum.clock import ManualClock
 from mementum.errors import StoreError, TaskInUse
 from mementum.execute.attempts import key_of
-from mementum.execute.claim import Attempt, claim
+from mementum.execute.claim import CLEARS_S_MAX, Attempt, claim, withdraw
 from mementum.execute.identity import identify
 from mementum.records import Buffer
 from mementum.storage.disk import PosixDisk
@@ -231,6 +231,57 @@ def test_a_start_between_any_two_steps_of_another_never_makes_two_holders(before
         assert len(outer) + len(inner) == 1, f"before step {at}: {outer} and {inner} hold the task"
         keys = numbers(LocalStore(disk, "root"))
         assert keys[-1] == key_of(*outer, *inner), "the holder's number is the highest"
+
+
+class Clearing(ManualClock):
+    """Who has the task lets go while somebody waits."""
+
+    def __init__(self, home: LocalStore, holder: Attempt, after_s: float) -> None:
+        super().__init__()
+        self.home, self.holder, self.after_s = home, holder, after_s
+
+    def sleep(self, duration_s: float) -> None:
+        before_s = self.monotonic()
+        super().sleep(duration_s)
+        if before_s < self.after_s <= self.monotonic():
+            withdraw(self.home, self.holder)
+
+
+def clearing(home: LocalStore) -> Attempt:
+    return claim(home, task="t", facts={}, clock=ManualClock(), clears=True)
+
+
+def test_who_only_clears_a_task_is_waited_for_and_leaves_no_attempt(tmp_path: Path) -> None:
+    home, told = on_disk(tmp_path), []
+    start(home).hold.release()
+    holder = clearing(home)
+    assert (holder.number, json.loads(bytes(home.get(key_of(2))))["clears"]) == (2, True)
+    clock = Clearing(home, holder, after_s=5.0)
+    attempt = claim(home, task="t", facts={}, clock=clock, emit=told.append)
+    assert (attempt.number, numbers(home)) == (2, ["attempts/0001.json", "attempts/0002.json"])
+    assert 5.0 <= clock.monotonic() < 6.0
+    assert "clears" not in json.loads(bytes(home.get(key_of(2))))
+    (note,) = told
+    assert note.text == (
+        f"task 't' is being cleared by process {os.getpid()} on {platform.node()} (this one): "
+        "waiting until it is through"
+    )
+    with pytest.raises(TaskInUse, match="is being trained"):
+        clearing(home)
+    attempt.hold.release()
+
+
+def test_who_clears_a_task_for_too_long_is_told_of(tmp_path: Path) -> None:
+    home, clock = on_disk(tmp_path), ManualClock()
+    holder = clearing(home)
+    with pytest.raises(TaskInUse, match="is being cleared by process") as refused:
+        claim(home, task="t", facts={}, clock=clock)
+    assert refused.value.clears
+    assert "kill" not in str(refused.value)
+    assert CLEARS_S_MAX <= clock.monotonic() < CLEARS_S_MAX + 30.0
+    assert numbers(home) == ["attempts/0001.json"]
+    withdraw(home, holder)
+    assert numbers(home) == []
 
 
 def test_of_processes_at_once_at_most_one_holds_the_task(tmp_path: Path) -> None:

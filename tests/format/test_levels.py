@@ -8,7 +8,16 @@ from typing import Any
 import pytest
 
 from mementum.errors import UnknownFormat
-from mementum.format.levels import context_left, granularity_left, index_left, is_cut_alike, level_of, standard_name
+from mementum.format.levels import (
+    KINDS,
+    context_left,
+    granularity_left,
+    index_left,
+    is_cut_alike,
+    kind_of,
+    level_of,
+    standard_name,
+)
 from mementum.records import Block, DataFile, Granularity, Index, StoredTensor
 
 FULL, WEIGHTS, BOTH, ESSENTIALS = Granularity
@@ -73,6 +82,21 @@ def test_names_tell_the_level(name: str, level: int, standard: str) -> None:
 )
 def test_less_never_counts_as_more(was: Granularity, levels: tuple[int, ...], left: Granularity) -> None:
     assert granularity_left(was, levels) is left
+
+
+@pytest.mark.parametrize(
+    ("was", "levels", "kind"),
+    [
+        (FULL, (0, 1, 2), "full"),
+        (BOTH, (0, 1), "weights_and_optimizer"),
+        (ESSENTIALS, (0, 2), "essentials"),
+        (ESSENTIALS, (1, 2), "optimizer"),
+        (ESSENTIALS, (2,), "context"),
+    ],
+)
+def test_without_weights_it_is_called_by_what_is_left(was: Granularity, levels: tuple[int, ...], kind: str) -> None:
+    assert kind_of(was, levels) == kind
+    assert kind in KINDS
 
 
 def test_the_index_names_what_is_left_and_its_bases() -> None:

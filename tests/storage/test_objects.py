@@ -264,3 +264,32 @@ def test_an_address_out_of_the_environment_is_looked_at_too(monkeypatch: pytest.
     monkeypatch.setenv("AWS_ENDPOINT_URL", "nowhere at all")
     with pytest.raises(UsageError, match="AWS_ENDPOINT_URL is not like"):
         open_objects("s3://bucket/p", {"region": "eu-west-1"})
+
+
+def test_a_list_begins_and_ends_at_its_prefix(
+    s3_url: str, s3_options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However much the folder holds besides."""
+    store = open_objects(s3_url, s3_options)
+    names = ["journal", *(f"step_00000000{step}{again}" for step in (9, 10, 11, 12, 13, 20) for again in ("", "-2"))]
+    for name in names:
+        store.put(f"home/{name}/meta.json", [b"1"])
+    told: list[str] = []
+    listed = obstore.list
+
+    def watched(*given: object, **wishes: object) -> Iterator[list[dict[str, str]]]:
+        for batch in listed(*given, **{**wishes, "chunk_size": 1}):  # type: ignore[arg-type,call-overload]
+            told.extend(found["path"] for found in batch)
+            yield batch
+
+    monkeypatch.setattr(obstore, "list", watched)
+    for step in (10, 12, 13):
+        told.clear()
+        found = [stat.key for stat in store.list(f"home/step_00000000{step}")]
+        assert found == [f"home/step_00000000{step}{again}/meta.json" for again in ("-2", "")]
+        assert len(told) <= 3  # with the one behind it
+    assert [stat.key for stat in store.list("home/step_00000000")] == sorted(
+        f"home/{name}/meta.json" for name in names[1:]
+    )
+    assert [stat.key for stat in store.list("home/j")] == ["home/journal/meta.json"]
+    assert [stat.key for stat in store.list("home/step_00000000%")] == []

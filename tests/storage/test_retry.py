@@ -60,6 +60,17 @@ def test_each_try_is_told_and_waits_longer():
     assert at.clock.monotonic() == pytest.approx(sum(waits))
 
 
+def test_each_call_that_succeeds_is_told_and_no_other():
+    at, answered = Scripted(*["refused"] * 3), []
+    store = Retrying(at.faulty, at.clock, answered=lambda: answered.append(at.clock.monotonic()), attempts=2)
+    with pytest.raises(Unreachable):
+        store.get("a")
+    assert answered == []
+    store.put("a", [b"1"])
+    assert store.folders() == ()
+    assert answered == [at.clock.monotonic()] * 2
+
+
 def test_after_so_many_tries_the_last_error_is_raised():
     at = Scripted(*["refused"] * 3, attempts=3)
     with pytest.raises(Unreachable, match="a: the server is busy"):

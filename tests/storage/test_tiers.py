@@ -11,7 +11,7 @@ import pytest
 
 from mementum.errors import UsageError
 from mementum.storage import tiers
-from mementum.storage.tiers import absolute, default_reach, is_remote_url, kind_of, open_store
+from mementum.storage.tiers import absolute, default_reach, is_remote_url, is_same, kind_of, open_store
 
 
 @pytest.mark.parametrize(
@@ -109,3 +109,31 @@ def test_a_missing_package_is_named(url: str, package: str, extra: str, monkeypa
         open_store(url)
     assert caught.value.next_command == f"pip install 'mementum[{extra}]'"
     assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "spelled"),
+    [
+        ("s3://bucket", "s3://bucket"),
+        ("s3://bucket/a/b/", "s3://bucket/a/b"),
+        ("s3://bucket/%70/é%20x%25", "s3://bucket/p/é%20x%25"),
+        ("s3://bucket/a?x", "s3://bucket/a?x"),
+        ("ram://", "ram://checkpoints"),
+        ("ram:///a/", "ram://a"),
+        ("redis://Host", "redis://host:6379/0"),
+        ("redis://u:w@host:1/2/mementum/", "redis://u:w@host:1/2"),
+        ("redis://[::1]/2/mine", "redis://[::1]:6379/2/mine"),
+        ("redis://host:x/0", "redis://host:x/0"),
+    ],
+)
+def test_one_spelling_of_a_place(url: str, spelled: str) -> None:
+    assert absolute(url) == spelled
+    assert absolute(spelled) == spelled
+
+
+def test_a_place_is_the_same_whoever_asks_for_it() -> None:
+    assert is_same("redis://a:b@host", "redis://c:d@host:6379/0")
+    assert not is_same("redis://host/0", "redis://host/1")
+    assert not is_same("redis://host", "rediss://host")
+    assert not is_same("s3://bucket/a", "s3://bucket/b")
+    assert is_same("file:///data/a/", "/data/a")

@@ -23,9 +23,12 @@ class Catalog(Protocol):
         """Drop the entry of a checkpoint that is about to be removed, or is gone."""
         ...
 
-    def learn(self, home: str, source: str, facts: Iterable[Fact], *, size: int, begin: int = 0) -> None:
+    def learn(self, home: str, source: str, facts: Iterable[Fact], *, size: int, begin: int = 0) -> int:
         """Take in what a journal says from its byte `begin` on, in the place of what it was known to say from there;
-        `size` is how much of `source` was read. Known facts change nothing."""
+        `size` is how much of `source` was read. Known facts change nothing.
+
+        How much of the source is known then. Less than `begin` where no more was: somebody has made the catalog anew
+        meanwhile, nothing was taken in, and the source is to be read from there on."""
         ...
 
     def read_sizes(self, home: str) -> dict[str, int]:

@@ -10,13 +10,14 @@ from difflib import get_close_matches
 from typing import Any
 
 from mementum.errors import UsageError
+from mementum.format.levels import KINDS, kind_of
 from mementum.records import Entry, Granularity, Health, record
 
 NUMBERS = frozenset({"step", "epoch", "seq", "attempt", "generation", "ranks", "mem_percent", "gpu_mem_percent"})
 FLAGS = frozenset({"pinned", "damaged", "verified", "exact"})
 CHOICES: Mapping[str, tuple[str, ...]] = {  # fields that have few values
     "health": tuple(one.value for one in Health),
-    "granularity": tuple(one.name.lower() for one in Granularity),
+    "granularity": KINDS,
 }
 WORDS = frozenset({"task", "id", "parent", "reason", "tier", *CHOICES})
 FIELDS = NUMBERS | FLAGS | WORDS | {"size", "restore", "time"}
@@ -100,7 +101,7 @@ def row(entry: Entry, *, task: str, damaged: str | None) -> Row:
         "parent": manifest.parent,
         "reason": manifest.reason,
         "health": entry.health.value,
-        "granularity": manifest.granularity.name.lower(),
+        "granularity": kind_of(manifest.granularity, manifest.levels),
         "tier": tuple(place.tier for place in entry.places),
         "pinned": entry.pinned is not None,
         "damaged": damaged is not None,

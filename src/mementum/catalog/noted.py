@@ -12,7 +12,7 @@ from mementum.catalog.plans import FOLDER
 from mementum.records import Fact
 from mementum.storage.store import Store
 
-REMOVED, AGED = "removed", "aged"  # kinds of facts
+REMOVED, STAYED, AGED = "removed", "stayed", "aged"  # kinds of facts
 POLICY = "policy"  # by which the retention of a run's settings is meant
 AGE = "ageing"
 ROOM = "room"  # the search for it, when a disk is nearly full
@@ -22,6 +22,11 @@ def removed(reason: str, *, by: str) -> Mapping[str, Any]:
     """The values of the fact that a checkpoint was removed, for this reason and by whom: POLICY, AGE, ROOM, or a person
     as `person` names them."""
     return {"reason": reason, "by": by}
+
+
+def stayed(why: str) -> Mapping[str, Any]:
+    """The values of the fact that a checkpoint of which it was said that it is removed is still there, and why."""
+    return {"why": why}
 
 
 def aged(reason: str, levels: Sequence[int], *, by: str) -> Mapping[str, Any]:

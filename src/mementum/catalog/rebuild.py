@@ -14,7 +14,7 @@ from mementum.catalog.catalog import Catalog
 from mementum.errors import KeyMissing, MementumError, NotReadableHere, StoreError
 from mementum.format import generations
 from mementum.format import manifest as manifests
-from mementum.records import Damage, Manifest, Start, record
+from mementum.records import CLEARS, Damage, Manifest, Start, record
 from mementum.storage.store import Stat, Store
 
 FOLDER = re.compile(r"step_\d{10,}(?:-\d+)?")
@@ -56,13 +56,29 @@ def refresh(
     """Enter what is missing, drop what is gone, take in attempts and longer journals. Manifests that cannot be read
     come back as damage: they are not entered, and nothing of theirs is deleted. With `strict`, one that only a newer
     mementum can read is raised as NotReadableHere: who goes on from an older checkpoint should know."""
+    damage = enter(catalog, home, store, strict=strict, progress=progress)
+    begin(catalog, home, store)
+    learn(catalog, home, store)
+    return damage
+
+
+def enter(
+    catalog: Catalog,
+    home: str,
+    store: Store,
+    *,
+    strict: bool = False,
+    progress: Progress | None = None,
+    few: int = FEW,
+) -> tuple[Damage, ...]:
+    """The checkpoints alone. More than `few` are looked at by several threads."""
     damage: list[Damage] = []
     known = {entry.folder: entry.manifest for entry in catalog.entries(home)}
     keys = [stat.key for stat in store.list("step_")]
     present = holding(keys)
     gone: set[str] = set()
     done = 0
-    for looks in _looks(store, present, known):
+    for looks in _looks(store, present, known, few):
         found: list[tuple[Manifest, str, str]] = []
         for folder, look in looks:
             if isinstance(look, _Read):
@@ -83,8 +99,6 @@ def refresh(
     damage += obstructed(store, keys)
     for folder in known.keys() - (present.keys() - gone):
         catalog.forget(home, folder)
-    begin(catalog, home, store)
-    learn(catalog, home, store)
     return tuple(damage)
 
 
@@ -115,11 +129,18 @@ def learn(catalog: Catalog, home: str, store: Store) -> None:
             known = read.get(stat.key)
             if known == stat.size or _is_of(stat, sizes):
                 continue
-            begin = known if known is not None and known < stat.size else 0
-            data = bytes(store.get(stat.key, begin))
-            grows = prefix == "journal/" and _begin_of(stat.key) is None
-            whole = data.rfind(b"\n") + 1 if grows else len(data)
-            catalog.learn(home, stat.key, facts.parse(data), size=begin + whole, begin=begin)
+            _learn_from(catalog, home, store, stat.key, known if known is not None and known < stat.size else 0)
+
+
+def _learn_from(catalog: Catalog, home: str, store: Store, key: str, begin: int) -> None:
+    """Take in what a journal says from a byte on, and from an earlier one if the catalog turns out to know less of it:
+    it may have been made anew since it was asked."""
+    grows = key.startswith("journal/") and _begin_of(key) is None
+    for first in (begin, 0):  # whatever is known, nothing is before the beginning
+        data = bytes(store.get(key, first))
+        whole = data.rfind(b"\n") + 1 if grows else len(data)
+        if catalog.learn(home, key, facts.parse(data), size=first + whole, begin=first) >= first:
+            return
 
 
 def holding(keys: Iterable[str]) -> dict[str, str]:
@@ -172,7 +193,7 @@ def _is_known(store: Store, key: str, known: Manifest) -> bool:
 
 
 def _looks(
-    store: Store, present: Mapping[str, str], known: Mapping[str, Manifest]
+    store: Store, present: Mapping[str, str], known: Mapping[str, Manifest], few: int
 ) -> Iterator[Sequence[tuple[str, _Read | _Known | MementumError | None]]]:
     """What lies in each folder, many at a time: in the order of `present`."""
 
@@ -185,7 +206,7 @@ def _looks(
             return folder, error
 
     folders = list(present)
-    many = len(folders) > FEW
+    many = len(folders) > few
     with ThreadPoolExecutor(READERS, thread_name_prefix="mementum-read") if many else nullcontext() as pool:
         for first in range(0, len(folders), BATCH):
             some = folders[first : first + BATCH]
@@ -207,9 +228,12 @@ def _is_of(part: Stat, sizes: Mapping[str, int]) -> bool:
 
 
 def _start(store: Store, key: str, number: int) -> Start | None:
-    """An attempt as its file tells; None where it cannot be read: it is looked at again."""
+    """An attempt as its file tells; None where it cannot be read: it is looked at again. The same for who only clears
+    the task and is gone, file and all, in a moment."""
     try:
         fields = json.loads(bytes(store.get(key)))
+        if fields.get(CLEARS) is True:
+            return None
         time, host, pid = fields["time"], fields.get("host"), fields.get("pid")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, MementumError):
         return None

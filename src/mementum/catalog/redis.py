@@ -111,7 +111,7 @@ class RedisCatalog:
 
         self._change(plan)
 
-    def learn(self, home: str, source: str, told: Iterable[Fact], *, size: int, begin: int = 0) -> None:
+    def learn(self, home: str, source: str, told: Iterable[Fact], *, size: int, begin: int = 0) -> int:
         keys = self._keys(home)
         # A fact takes more than a byte, so that those that follow sort behind it.
         new = [
@@ -119,7 +119,7 @@ class RedisCatalog:
             for number, fact in enumerate(told)
             for place in keys.places_of(fact, source)
         ]
-        self._change(lambda pipe: self._take_in(pipe, keys, source, new, size=size, begin=begin))
+        return self._change(lambda pipe: self._take_in(pipe, keys, source, new, size=size, begin=begin))
 
     def read_sizes(self, home: str) -> dict[str, int]:
         with self._server.asked():
@@ -215,15 +215,15 @@ class RedisCatalog:
                 answers += pipe.execute()
         return answers
 
-    def _change(self, plan: Callable[[Any], None]) -> None:
-        """Read, then change what was read only if it is still so; else again."""
+    def _change(self, plan: Callable[[Any], T]) -> T:
+        """Read, then change what was read only if it is still so; else again. What the plan has found."""
         for _ in range(TRIES):
             with self._server.asked(), self._client.pipeline() as pipe:
                 try:
-                    plan(pipe)
+                    found = plan(pipe)
                     pipe.set(self._schema, SCHEMA, nx=True)  # the server may have lost all since we looked
                     pipe.execute()
-                    return
+                    return found
                 except WatchError:
                     continue
         raise Unreachable(
@@ -254,9 +254,16 @@ class RedisCatalog:
 
     def _take_in(
         self, pipe: Any, keys: Keys, source: str, new: Sequence[tuple[int, str, bytes]], *, size: int, begin: int
-    ) -> None:
-        """Facts to take in are number, hash and line of each. What checkpoints are worth by them is told anew."""
+    ) -> int:
+        """Facts to take in are number, hash and line of each. What checkpoints are worth by them is told anew. How much
+        of the source is known then."""
         pipe.watch(keys.said(source))
+        if begin:  # it must be known up to there when this takes effect
+            pipe.watch(keys.sizes)
+            before = int(pipe.hget(keys.sizes, source) or 0)
+            if before < begin:
+                pipe.multi()
+                return before
         old = [pointed(member) for member in pipe.zrangebyscore(keys.said(source), begin, "+inf")]
         ids = keys.ids_in([*(place for _, place in old), *(place for _, place, _ in new)])
         known, folders = self._watched(pipe, [keys.told_of(id) for id in ids], [keys.folders_of(id) for id in ids])
@@ -277,6 +284,7 @@ class RedisCatalog:
             _rank_again(pipe, keys, folder, row, hashes)
         pipe.hset(keys.sizes, source, size)
         pipe.sadd(self._homes, keys.home)
+        return size
 
     def _watched(
         self, pipe: Any, hashes: Sequence[str], sets: Sequence[str]

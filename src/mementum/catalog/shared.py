@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from blake3 import blake3
 
 from mementum.catalog.catalog import Catalog
-from mementum.catalog.rebuild import refresh
+from mementum.catalog.rebuild import learn, refresh
 from mementum.errors import AccessRefused, StoreError, UsageError
 from mementum.events import Emit, Failed, Note
 from mementum.records import Entry, Fact, Manifest, Start, record
@@ -19,6 +19,7 @@ from mementum.storage.store import Store
 WAITING_MAX = 1000  # messages; where there are more, both are compared, which costs no memory
 RETRY_S = 1.0  # after a failure; doubled each time
 RETRY_S_MAX = 60.0  # a server that is gone for a day is asked 1440 times
+LOOK_S = 10.0  # without a word of ours, after which it hears what other processes have entered here meanwhile
 CLOSE_S = 5.0  # that a run's end waits for what is still to be told; the next start tells the rest
 ATTEMPT = re.compile(r"attempts/\d{4,}\.json")
 MARK_LENGTH = 12  # hex digits; two of a billion homes of one name and day are the same with a chance of 1 in 10^5
@@ -62,7 +63,10 @@ class SharedCatalog:
     """A `Catalog` that answers from `local`, and tells another one all that it enters of one task.
 
     Nobody waits for the other one: a thread of its own tells it, in the order in which it happened. When it was gone,
-    when it has lost what it knew, and at the beginning, it is compared with the task's folder. This is told once."""
+    when it has lost what it knew, and at the beginning, it is compared with the task's folder. This is told once.
+
+    What other processes enter in the local one, as a command does that pins or removes, comes by no call here: after
+    each save, and while nothing happens from time to time, it is told all that the local one has and it has not."""
 
     def __init__(
         self,
@@ -74,11 +78,12 @@ class SharedCatalog:
         store: Store,
         emit: Emit,
         retry_s: float = RETRY_S,
+        look_s: float = LOOK_S,
     ) -> None:
         """`connect` opens the other one; `name` says in messages which one that is. `store` is the task's folder."""
         self._local, self._connect, self._name = local, connect, name
         self._home, self._store, self._emit = home, store, emit
-        self._retry_s = retry_s
+        self._retry_s, self._look_s = retry_s, look_s
         self._changed = threading.Condition()
         self._waiting: deque[Message] = deque()
         self._behind = True  # whether the other one has to be compared with the folder
@@ -88,6 +93,8 @@ class SharedCatalog:
         self._lost_told = self._found_told = False
         self._other: Catalog | None = None
         self._told: dict[str, int] = {}  # how much of each journal the other one knows
+        self._held: dict[str, tuple[str, int]] = {}  # which checkpoint, and generation of it, it has of each folder
+        self._is_due = False  # whether to look at what other processes have entered
         self._thread = threading.Thread(target=self._run, name="mementum-catalog", daemon=True)
         self._thread.start()
 
@@ -104,10 +111,12 @@ class SharedCatalog:
         self._local.forget(home, folder)
         self._tell(home, Forgotten(folder=folder))
 
-    def learn(self, home: str, source: str, facts: Iterable[Fact], *, size: int, begin: int = 0) -> None:
+    def learn(self, home: str, source: str, facts: Iterable[Fact], *, size: int, begin: int = 0) -> int:
         every = tuple(facts)
-        self._local.learn(home, source, every, size=size, begin=begin)
-        self._tell(home, Learnt(source=source, facts=every, size=size, begin=begin))
+        known = self._local.learn(home, source, every, size=size, begin=begin)
+        if known >= begin:
+            self._tell(home, Learnt(source=source, facts=every, size=size, begin=begin))
+        return known
 
     def begin(self, home: str, start: Start) -> None:
         self._local.begin(home, start)
@@ -177,9 +186,12 @@ class SharedCatalog:
                 return not self._stopping
             self._idle = True
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._stopping or self._behind or bool(self._waiting))
+            happened = self._changed.wait_for(
+                lambda: self._stopping or self._behind or bool(self._waiting), self._look_s
+            )
             self._idle = False
-            return not self._given_up and (self._behind or bool(self._waiting))
+            self._is_due = self._is_due or not happened
+            return not self._given_up and (self._behind or bool(self._waiting) or not happened)
 
     def _work(self) -> None:
         try:
@@ -203,7 +215,7 @@ class SharedCatalog:
             while self._removing:
                 if (folder := self._removing.popleft()) not in present:
                     other.forget(where, folder)
-        self._told = other.read_sizes(where)
+        self._told, self._held = other.read_sizes(where), _held(other, where)
         self._failures = 0
         if self._lost_told and not self._found_told:
             self._found_told = True
@@ -219,16 +231,33 @@ class SharedCatalog:
             match message:
                 case Added(found=found):
                     other.add_all(where, found)
+                    self._held |= {folder: _which(manifest) for manifest, folder in found}
+                    self._is_due = True
                 case Forgotten(folder=folder):
                     other.forget(where, folder)
+                    self._held.pop(folder, None)
                 case Begun(start=start):
                     other.begin(where, start)
                 case Learnt(source=source) if message.begin > self._told.get(source, 0):
                     with self._changed:
                         self._behind = True  # it does not know what comes before
-                case Learnt(source=source):
-                    other.learn(where, source, message.facts, size=message.size, begin=message.begin)
-                    self._told[source] = message.size
+                case Learnt(source=source, begin=begin):
+                    self._told[source] = other.learn(where, source, message.facts, size=message.size, begin=begin)
+                    with self._changed:
+                        self._behind = self._behind or self._told[source] < begin
+        if self._is_due:
+            self._look(other, where)
+
+    def _look(self, other: Catalog, where: str) -> None:
+        """Tell what the local one has and the other one has not, and the reverse. What is about to be removed is out of
+        the local one already, though it lies in its folder still."""
+        present = {entry.folder: entry.manifest for entry in self._local.entries(self._home)}
+        for folder in self._held.keys() - present.keys():
+            other.forget(where, folder)
+        which = {folder: _which(manifest) for folder, manifest in present.items()}
+        other.add_all(where, [(present[folder], folder) for folder in which if self._held.get(folder) != which[folder]])
+        learn(other, where, self._store)
+        self._told, self._held, self._is_due = other.read_sizes(where), which, False
 
     def _next(self) -> Message | None:
         with self._changed:
@@ -256,6 +285,14 @@ class SharedCatalog:
             self._changed.notify_all()
         kept = "all checkpoints, and the run's own catalog; this run tells the other one nothing more"
         self._emit(Failed(what=f"telling the catalog {self._name}", error=why, kept=kept))
+
+
+def _held(catalog: Catalog, home: str) -> dict[str, tuple[str, int]]:
+    return {entry.folder: _which(entry.manifest) for entry in catalog.entries(home)}
+
+
+def _which(manifest: Manifest) -> tuple[str, int]:
+    return manifest.id, manifest.generation
 
 
 def shared_name(home: str, store: Store) -> str:

@@ -63,9 +63,11 @@ class SqlCatalog:
     def forget(self, home: str, folder: str) -> None:
         self._write(lambda connection: sql_writing.forget(connection, home, folder))
 
-    def learn(self, home: str, source: str, told: Iterable[Fact], *, size: int, begin: int = 0) -> None:
+    def learn(self, home: str, source: str, told: Iterable[Fact], *, size: int, begin: int = 0) -> int:
         every = tuple(told)
-        self._write(lambda connection: sql_writing.learn(connection, home, source, every, size=size, begin=begin))
+        return self._write(
+            lambda connection: sql_writing.learn(connection, home, source, every, size=size, begin=begin)
+        )
 
     def begin(self, home: str, start: Start) -> None:
         self._write(lambda connection: sql_writing.begin(connection, home, start))

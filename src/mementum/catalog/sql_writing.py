@@ -44,8 +44,13 @@ def forget(connection: sa.Connection, home: str, folder: str) -> None:
     connection.execute(sa.delete(checkpoints).where(checkpoints.c.home == home, checkpoints.c.folder == folder))
 
 
-def learn(connection: sa.Connection, home: str, source: str, told: Sequence[Fact], *, size: int, begin: int) -> None:
-    """Facts in the place of what the source was known to say from `begin` on, with all that follows from them."""
+def learn(connection: sa.Connection, home: str, source: str, told: Sequence[Fact], *, size: int, begin: int) -> int:
+    """Facts in the place of what the source was known to say from `begin` on, with all that follows from them. How
+    much of it is known then."""
+    of = (journals.c.home == home, journals.c.source == source)
+    before = int(connection.execute(sa.select(journals.c.size).where(*of)).scalar() or 0)
+    if before < begin:
+        return before
     rows: list[dict[str, Any]] = [
         {
             "home": home,
@@ -73,6 +78,7 @@ def learn(connection: sa.Connection, home: str, source: str, told: Sequence[Fact
     if attempt is not None and any(kind in facts.OF_ATTEMPTS for kind, _ in changed):
         ours = (attempts.c.home == home, attempts.c.number == attempt)
         connection.execute(sa.update(attempts).where(*ours).values(**_outcome(connection, home, attempt)))
+    return size
 
 
 def begin(connection: sa.Connection, home: str, start: Start) -> None:

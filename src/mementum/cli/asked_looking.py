@@ -7,16 +7,11 @@ from typing import Annotated
 import typer
 
 from mementum.cli.failing import told
-from mementum.cli.words import AsJson, One, OnlyTask, Root
+from mementum.cli.words import AsJson, One, OnlyTask, Root, SomeRoot
 
 
 def ls(
-    root: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="ROOT", help="The folder that was given to open_run, or the url of a tier: s3://bucket/prefix."
-        ),
-    ] = None,
+    root: SomeRoot = None,
     catalog: Annotated[
         str | None,
         typer.Option(

@@ -11,6 +11,7 @@ from mementum.cli.text import counted, moment
 from mementum.errors import MementumError, NewerFormat, NotReadableHere, UnknownFormat, UsageError
 from mementum.execute import origin
 from mementum.format import codec as codecs
+from mementum.format.levels import kind_of
 from mementum.records import Damage, Entry, Granularity, Health, Index, Manifest, record
 from mementum.recover.choose import candidates
 from mementum.recover.verify import Proved, examine, verify
@@ -177,7 +178,8 @@ def _one(scanned: Scanned, entry: Entry, proof: Proof, chosen: Entry | None, *, 
 def _passed_by(entry: Entry) -> str | None:
     """Why a start prefers an older checkpoint to one that is whole."""
     if entry.manifest.granularity is not Granularity.FULL:
-        return f"it holds {entry.manifest.granularity.name.lower().replace('_', ' ')} only: no start resumes from it"
+        kind = kind_of(entry.manifest.granularity, entry.manifest.levels)
+        return f"it holds {kind.replace('_', ' ')} only: no start resumes from it"
     if entry.health is not Health.CLEAN:
         why = "" if entry.judged_why is None else f" ({entry.judged_why})"
         return f"its state is {entry.health.value}{why}: a start prefers older, healthier ones"

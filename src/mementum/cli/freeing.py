@@ -8,7 +8,7 @@ from typing import Any
 
 from mementum.catalog.catalog import Catalog
 from mementum.catalog.tasks import TaskHome
-from mementum.clearing import Cleared, bytes_over, clear_leftovers, free, shared_out
+from mementum.clearing import FULL, Cleared, bytes_over, clear_leftovers, free, shared_out
 from mementum.cli.failing import ERROR, OK, warn
 from mementum.cli.forgetting import Heard, verdict_fields, verdict_lines
 from mementum.cli.reading import Contents, look
@@ -46,11 +46,18 @@ def gc(root: str, *, to: str | None, dry_run: bool, as_json: bool, clock: Clock 
         clear_leftovers(folder, home.task, _store(folder, home), clock=time, emit=heard, dry_run=dry_run)
         for home in contents.homes
     ]
+    need = 0 if share is None else _need(folder, share, left, dry_run=dry_run)
+    gave = _evict(folder, contents, need, dry_run=dry_run, clock=time, heard=heard) if need else None
+    if gave is not None:
+        left = [
+            _again(folder, home, one, clock=time, heard=heard) for home, one in zip(contents.homes, left, strict=True)
+        ]
     for one in left:
         if one.held is not None:
             warn(f"note: {one.held}: what saves have left half done stays for its next start")
-    need = 0 if share is None else _need(folder, share, left, dry_run=dry_run)
-    gave = _evict(folder, contents, need, dry_run=dry_run, clock=time, heard=heard) if need else None
+    full = any(one.held == FULL for one in left)
+    if full:
+        warn("next: `mementum gc ROOT --to 90%` removes what is worth least first, and makes room for that")
     freed = [
         Freed(task=home.task, left=left[number], gave=None if gave is None else gave[number])
         for number, home in enumerate(contents.homes)
@@ -62,7 +69,7 @@ def gc(root: str, *, to: str | None, dry_run: bool, as_json: bool, clock: Clock 
         print("\n".join(printable(line) for line in _lines(folder, freed, need, to, dry_run=dry_run)))
     if missing:
         warn(f"{size(missing)} are missing: all that is left is protected, or of other programs")
-    return ERROR if missing or heard.failed else OK
+    return ERROR if missing or heard.failed or full else OK
 
 
 def _share(to: str) -> float:
@@ -72,6 +79,13 @@ def _share(to: str) -> float:
         raise UsageError(
             f"--to: {to[:60]!r} is no share of a disk; expected such as 70% or 0.7", next_command="mementum gc --help"
         ) from error
+
+
+def _again(folder: Path, home: TaskHome, left: Cleared, *, clock: Clock, heard: Heard) -> Cleared:
+    """Leftovers for which the disk was too full, once checkpoints have made room."""
+    if left.held != FULL:
+        return left
+    return clear_leftovers(folder, home.task, _store(folder, home), clock=clock, emit=heard, dry_run=False)
 
 
 def _store(folder: Path, home: TaskHome) -> LocalStore:

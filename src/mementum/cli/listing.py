@@ -13,6 +13,7 @@ from mementum.cli.reading import Held, look
 from mementum.cli.text import as_json as rendered
 from mementum.cli.text import columns, counted, moment, printable, size
 from mementum.format import typed_json
+from mementum.format.levels import WEIGHTS, kind_of
 from mementum.records import LEVELS, Entry, Granularity, Health, Manifest, Place
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def fields(held: Held, path: str | None) -> dict[str, Any]:
         "parent": manifest.parent,
         "time": manifest.time,
         "size": manifest.size,
-        "granularity": manifest.granularity.name.lower(),
+        "granularity": kind_of(manifest.granularity, manifest.levels),
         "health": entry.health.value,
         "health_why": entry.judged_why,
         "pinned": entry.pinned,
@@ -145,7 +146,9 @@ def _tier_of(place: Place) -> str:
 
 def state(manifest: Manifest) -> str:
     """Whether it resumes bit for bit, else what it holds; and its health where that is not clean."""
-    word = manifest.granularity.name.lower().replace("_", " ")
+    word = kind_of(manifest.granularity, manifest.levels).replace("_", " ")
+    if WEIGHTS not in manifest.levels:
+        word = f"{word} only"
     if manifest.granularity is Granularity.FULL:
         word = "not exact" if manifest.exactness else "exact"
     return word if manifest.health is Health.CLEAN else f"{word}, {manifest.health.value}"

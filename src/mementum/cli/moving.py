@@ -8,6 +8,7 @@ from typing import Any
 
 from mementum.catalog import tasks
 from mementum.catalog.noted import from_outside
+from mementum.catalog.place import is_remote
 from mementum.cli.failing import OK, warn
 from mementum.cli.reading import address_in, find, look, require_readable
 from mementum.cli.text import as_json as rendered
@@ -16,15 +17,18 @@ from mementum.clock import Clock, SystemClock, timestamp
 from mementum.config.tiers import Tier
 from mementum.errors import CheckpointDamaged, StoreError, UsageError
 from mementum.events import Event, Failed, Note, PassedOver
+from mementum.execute.attempts import key_of, numbers
+from mementum.execute.claim import claim, let_go
 from mementum.execute.commit import new_id
-from mementum.mirroring import bring_attempts, bring_facts, mirror
-from mementum.opening import open_task
+from mementum.mirroring import FETCH, bring_attempts, bring_facts, mirror
 from mementum.placing import Copied, Uncopied
 from mementum.placing import place as copy
+from mementum.pruning import sweep
 from mementum.records import Entry, Fact, record
 from mementum.rooting import Root, local_folder, open_root, part_of
 from mementum.storage.disk import PosixDisk
 from mementum.storage.local import LocalStore
+from mementum.storage.store import Store
 from mementum.storage.tiers import absolute, kind_of
 
 
@@ -49,6 +53,11 @@ def place(
             "say where the copy goes with --to, or where it is from with --from: one of the two",
             next_command="mementum place --help",
         )
+    if not (to or source):
+        raise UsageError(
+            "the place is empty: give a folder, or a url such as s3://bucket/prefix",
+            next_command="mementum place --help",
+        )
     time = clock or SystemClock()
     moved = _place(root, address, to, time) if to is not None else _fetch(root, address, source or "", time)
     if as_json:
@@ -68,6 +77,7 @@ def _place(root: str, address: str | None, to: str, clock: Clock) -> Moved:
     target = _other(folder, url)
     home = tasks.find(target.store, held.task) or held.home
     near, far = part_of(contents.root, held.home), part_of(target, home)
+    _require_kin(near, far, held.task, target.name, newest=True)
     done = _whole(
         held.task, held.entry, copy(held.entry, source=near, target=far, require_newest=_nobody, pause=_goes_on)
     )
@@ -99,18 +109,44 @@ def _fetch(root: str, address: str | None, source: str, clock: Clock) -> Moved:
     held = find(contents, address_in(contents, address))
     require_readable(held)
     far = part_of(other, held.home)
-    near = LocalStore(PosixDisk(), str(folder))
-    bring_attempts(far, near.below(tasks.find(near, held.task) or held.home))
-    opened = open_task(folder, held.task, about={}, clock=clock, emit=_tell)
+    root_store = LocalStore(PosixDisk(), str(folder))
+    home = tasks.find(root_store, held.task) or held.home
+    near = root_store.below(home)
+    _require_kin(near, far, held.task, other.name, newest=False)
+    bring_attempts(far, near)
+    attempt = claim(near, task=held.task, facts=FETCH, clock=clock, emit=_tell, shared=is_remote(folder))
     try:
-        bring_facts(far, opened.store, opened.attempt.number)
-        done = copy(held.entry, source=far, target=opened.store, require_newest=_nobody, pause=_goes_on)
+        if attempt.lease is not None:
+            attempt.lease.start()
+        if attempt.sure:
+            sweep(near, emit=_tell)
+        bring_facts(far, near, attempt.number)
+        done = copy(held.entry, source=far, target=near, require_newest=_nobody, pause=_goes_on)
         whole = _whole(held.task, held.entry, done)
-        opened.catalog.add(opened.home, whole.manifest, whole.folder)
     finally:
-        opened.close()
-    path = f"{folder}/{opened.home}/{whole.folder}"
+        try:
+            near.delete(key_of(attempt.number))  # it never was an attempt at a training
+        finally:
+            let_go(attempt)
+    look(str(folder))  # so that the catalog knows of it
+    path = f"{folder}/{home}/{whole.folder}"
     return Moved(task=held.task, entry=held.entry, done=whole, tier=Tier(url=url).called, url=other.name, path=path)
+
+
+def _require_kin(near: Store, far: Store, task: str, place: str, *, newest: bool) -> None:
+    """UsageError if the place has the task of another root, which began for itself and only has the same name: each
+    attempt's file is its own. `newest`: the last attempt that uses the place must be known here too."""
+    ours, theirs = numbers(near), numbers(far)
+    shared = [number for number in theirs if number in ours]
+    foreign = newest and bool(theirs) and theirs[0] not in ours
+    if shared and bytes(near.get(key_of(shared[0]))) != bytes(far.get(key_of(shared[0]))):
+        foreign = True
+    if foreign or (ours and theirs and not shared):
+        raise UsageError(
+            f"attempt {theirs[0]} of task {task!r} at {place} is not of this root: another one uses the place, and "
+            "nothing was copied",
+            next_command="give another place, or one with a prefix of its own; `mementum tree` of both shows attempts",
+        )
 
 
 def _other(folder: Path, url: str) -> Root:

@@ -8,12 +8,11 @@ import typer
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs; an error is an object too.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and write nothing.")]
-Root = Annotated[
-    str,
-    typer.Argument(
-        metavar="ROOT", help="The folder that was given to open_run, or the url of a tier: s3://bucket/prefix."
-    ),
-]
+ROOT = typer.Argument(
+    metavar="ROOT", help="The folder that was given to open_run, or the url of a tier: s3://bucket/prefix."
+)
+Root = Annotated[str, ROOT]
+SomeRoot = Annotated[str | None, ROOT]
 OnlyTask = Annotated[str | None, typer.Argument(metavar="TASK", help="Without it: the only task of the root.")]
 SomeTask = Annotated[str | None, typer.Argument(metavar="TASK", help="Without it: all tasks of the root.")]
 One = Annotated[

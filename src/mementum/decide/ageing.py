@@ -9,6 +9,9 @@ from mementum.decide.protection import NOTHING, folders_named, protected
 from mementum.records import LEVELS, Entry, Granularity, record
 
 DAY_S = 86_400.0
+# Between one checkpoint and the next, and from the newest to now. A clock that is wrong by chance is so by decades more
+# often than not, and a task that nobody has touched for so long is for a person to clear.
+PAUSE_MAX_S = 730 * DAY_S
 NAMES = ("weights", "optimizer", "context")  # of the levels
 
 
@@ -44,16 +47,18 @@ def aged(
     """What is to be dropped by now, oldest first. `now_s`: seconds since 1970.
 
     Whatever is protected keeps all of its levels, and so does every checkpoint whose files another one names: it does
-    not matter here which of them."""
+    not matter here which of them. The same for what lies behind a pause of PAUSE_MAX_S: there a clock was wrong."""
     if all(days is None for days in ageing.days):
         return ()
     safe = protected(entries, waiting=waiting)
     named = {folder for entry in entries for folder in folders_named(entry)}
+    believed_s = _believed_from(entries, now_s)
     found: list[Aged] = []
     for entry in sorted(entries, key=lambda entry: entry.order):
         if entry.manifest.id in safe or entry.folder in named:
             continue
-        age_days = _age_days(entry, now_s)
+        saved_s = _saved_s(entry)
+        age_days = None if saved_s is None or saved_s < believed_s else (now_s - saved_s) / DAY_S
         gone = () if age_days is None else tuple(level for level in held(entry) if _is_over(ageing, level, age_days))
         if gone and age_days is not None:
             left = tuple(level for level in held(entry) if level not in gone)
@@ -74,11 +79,22 @@ def _is_over(ageing: Ageing, level: int, age_days: float) -> bool:
     return days is not None and age_days >= days
 
 
-def _age_days(entry: Entry, now_s: float) -> float | None:
-    """None where its time is none: then nothing of it ages."""
+def _believed_from(entries: Sequence[Entry], now_s: float) -> float:
+    """The oldest time from which up to now there is no pause that is too long to be one."""
+    known = [saved_s for entry in entries if (saved_s := _saved_s(entry)) is not None]
+    found_s = now_s
+    for saved_s in sorted((saved_s for saved_s in known if saved_s <= now_s), reverse=True):
+        if found_s - saved_s > PAUSE_MAX_S:
+            break
+        found_s = saved_s
+    return found_s
+
+
+def _saved_s(entry: Entry) -> float | None:
+    """Seconds since 1970. None where its time is none: then nothing of it ages."""
     try:
         saved = datetime.fromisoformat(entry.manifest.time)
     except ValueError:
         return None
     saved = saved if saved.tzinfo is not None else saved.replace(tzinfo=UTC)
-    return (now_s - saved.timestamp()) / DAY_S
+    return saved.timestamp()

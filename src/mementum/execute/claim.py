@@ -22,6 +22,9 @@ PAUSE_S = 0.02
 LOOKS = 3  # before our own file is put: enough to tell a holder from somebody who looks as well
 STAYS_S = 2.0  # twice what TRIES take: a later attempt that is there for longer does not give way
 
+CLEARS_S_MAX = 60.0  # that somebody is waited for who only clears the task: he deletes some thousand files in it
+CLEARS_PAUSE_S = 0.25
+
 
 @record
 class Attempt:
@@ -74,9 +77,11 @@ def claim(
     emit: Emit = _unheard,
     shared: bool = False,
     takeover: bool = False,
+    clears: bool = False,
     me: Identity | None = None,
 ) -> Attempt:
-    """Take the next number. TaskInUse if a living process holds an earlier one.
+    """Take the next number. TaskInUse if a living process holds an earlier one; one that only clears the task is
+    waited for. `clears`: we are such a one, and `withdraw` when we are through.
 
     `shared`: hosts that do not see our lock may reach the home, so that a lease is renewed, and that of a holder
     elsewhere is waited for; with `takeover`, and where the scheduler has restarted us, it is not.
@@ -85,19 +90,45 @@ def claim(
     looks at the others. Whoever sees a higher number gives way, and whoever sees a lower one waits for its holder to
     have seen that. A lower one that stays was there first."""
     if me is None:
-        me = identify(os.environ, lease_s=LEASE_S if shared else None)
+        me = identify(os.environ, lease_s=LEASE_S if shared else None, clears=clears)
     start = Start(home=home, task=task, me=me, clock=clock, emit=emit, shared=shared, takeover=takeover)
+    waited_s = 0.0
+    while True:
+        try:
+            return _claim(start, facts)
+        except TaskInUse as in_use:
+            if not in_use.clears or waited_s >= CLEARS_S_MAX:
+                raise
+            if not waited_s:
+                emit(Note(text=f"{in_use.message}: waiting until it is through"))
+        clock.sleep(CLEARS_PAUSE_S)
+        waited_s += CLEARS_PAUSE_S
+
+
+def withdraw(home: Home, attempt: Attempt) -> None:
+    """End the hold of who only cleared the task. It never was an attempt: its file goes, and the next start has its
+    number."""
+    try:
+        if attempt.lease is not None:
+            attempt.lease.release()
+        home.delete(key_of(attempt.number))
+    finally:
+        attempt.hold.release()
+
+
+def _claim(start: Start, facts: Mapping[str, object]) -> Attempt:
+    home, clock, me = start.home, start.clock, start.me
     before = _look_at_earlier(start)
     number = max(numbers(home), default=0) + 1
-    fields = {"format": 1, "task": task, "time": timestamp(clock.now()), **render(me), **facts}
+    fields = {"format": 1, "task": start.task, "time": timestamp(clock.now()), **render(me), **facts}
     while True:
         try:
             home.put(key_of(number), [json.dumps({**fields, "attempt": number}, indent=1).encode()])
             break
         except KeyTaken:
             number += 1
-    hold = _hold(home, key_of(number), clock, shared=shared)
-    lease = None if me.lease_s is None else Lease(home, number, clock=clock, emit=emit, lease_s=me.lease_s)
+    hold = _hold(home, key_of(number), clock, shared=start.shared)
+    lease = None if me.lease_s is None else Lease(home, number, clock=clock, emit=start.emit, lease_s=me.lease_s)
     try:
         if lease is not None:
             lease.begin()
@@ -240,7 +271,8 @@ def _hold(home: Home, key: str, clock: Clock, *, shared: bool) -> Hold:
 
 def _raise_in_use(start: Start, number: int, who: Identity | None, *, elsewhere: bool = False) -> NoReturn:
     host, pid = (who.host, who.pid) if who is not None else ("an unknown host", 0)
-    raise TaskInUse(start.task, host=host, pid=pid, elsewhere=elsewhere)
+    clears = who is not None and who.clears
+    raise TaskInUse(start.task, host=host, pid=pid, elsewhere=elsewhere, clears=clears)
 
 
 def _place(who: Identity | None) -> str:

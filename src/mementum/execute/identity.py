@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mementum.records import record
+from mementum.records import CLEARS, record
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 # Names that many machines have: two claims with one of them need not be of one machine.
@@ -31,17 +31,19 @@ class Incarnation:
 @record
 class Identity:
     """A process. `boot` is drawn by the kernel at its start, `started` is in clock ticks after it; both are None where
-    the system does not tell. `lease_s` is None for who renews no lease."""
+    the system does not tell. `lease_s` is None for who renews no lease. `clears`: it does not train, and has the task
+    only for as long as it removes what others left half done."""
 
     host: str
     pid: int
     boot: str | None = None
     started: int | None = None
     lease_s: float | None = None
+    clears: bool = False
     incarnations: tuple[Incarnation, ...] = ()
 
 
-def identify(environ: Mapping[str, str], *, lease_s: float | None) -> Identity:
+def identify(environ: Mapping[str, str], *, lease_s: float | None, clears: bool = False) -> Identity:
     """This process."""
     pid = os.getpid()
     return Identity(
@@ -50,6 +52,7 @@ def identify(environ: Mapping[str, str], *, lease_s: float | None) -> Identity:
         boot=_boot(),
         started=started(pid),
         lease_s=lease_s,
+        clears=clears,
         incarnations=incarnations(environ),
     )
 
@@ -118,6 +121,8 @@ def render(identity: Identity) -> dict[str, Any]:
     for name in ("boot", "started", "lease_s"):
         if getattr(identity, name) is not None:
             fields[name] = getattr(identity, name)
+    if identity.clears:
+        fields[CLEARS] = True
     if identity.incarnations:
         fields["incarnations"] = [
             {"scheduler": each.scheduler, "id": each.id, **({} if each.count is None else {"count": list(each.count)})}
@@ -138,6 +143,7 @@ def parse(fields: Any) -> Identity | None:
                 boot=boot if isinstance(boot, str) and boot else None,
                 started=ticks if type(ticks) is int else None,
                 lease_s=float(min(lease_s, LEASE_S_MAX)) if isinstance(lease_s, int | float) and lease_s > 0 else None,
+                clears=fields.get(CLEARS) is True,
                 incarnations=tuple(filter(None, map(_incarnation, listed))) if isinstance(listed, list) else (),
             )
     return None

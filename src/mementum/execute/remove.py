@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from mementum.errors import CheckpointError, KeyMissing, MementumError, NotReadableHere
 from mementum.format import generations, index
 from mementum.format import manifest as manifests
-from mementum.records import Manifest
-from mementum.storage.store import Home, Stat, Store
+from mementum.records import Manifest, record
+from mementum.storage.store import Stat, Store
 
 # What we write into a checkpoint's folder whatever the training is made of. Its files of weights have the names of the
 # models besides, which only an index or a manifest can tell from a file that somebody put there.
@@ -19,6 +19,17 @@ WEIGHTS, FROZEN = ".safetensors", ".frozen.safetensors"
 WEIGHTS_LEVEL = 0
 INDEX = re.compile(rf"index-\d{{5}}{generations.SUFFIX}\.json")
 FOLDER = re.compile(r"step_\d{10,}(-\d+)?")
+LOOKS = 3  # for manifests of one checkpoint: another process may put a next generation, and each takes seconds to make
+
+
+@record
+class Unlisted:
+    """A checkpoint that does not exist any more: its own files, which are still there, and the `text` of the manifest
+    that held. None: there was none, or it could not be read."""
+
+    parts: tuple[str, ...] = ()
+    name: str | None = None
+    text: bytes | None = None
 
 
 def refusal(manifest: Manifest, store: Store, folder: str) -> str | None:
@@ -26,26 +37,35 @@ def refusal(manifest: Manifest, store: Store, folder: str) -> str | None:
 
     Who was superseded and stood still may find that the later attempt has gone back and saved in this very folder."""
     for name in _standing(store, folder):
-        if not manifests.has_id(store.get(f"{folder}/{name}", 0, manifests.HEAD), manifest.id):
+        if not _is_of(store, f"{folder}/{name}", manifest.id):
             return f"{folder}/{name} is not the manifest of {manifest.id}"
     return None
 
 
-def unlist(manifest: Manifest, store: Store, folder: str) -> tuple[str, ...] | str:
-    """Take its manifests away, the lower generations first: from here on it does not exist. The names of its own files,
-    which `drop` takes next, or why nothing was done.
+def unlist(manifest: Manifest, store: Store, folder: str) -> Unlisted | str:
+    """Take its manifests away, the lower generations first: from here on it does not exist. Its own files are what
+    `drop` takes next. Or why it is still there.
+
+    When they are gone it looks once more: another process that rewrites it may have put the next generation meanwhile.
+    That one in its turn looks, when its manifest is there, whether the one before it is: one of the two sees the other.
 
     Where no manifest is left, what lies in the folder may be a save of a later attempt, and is a sweep's to judge."""
-    names = _standing(store, folder)
     named = dict.fromkeys(file.name for file in manifest.files if file.folder is None)
-    for name in names:
-        for part in _files(store, f"{folder}/{name}"):
-            named.setdefault(part)
-    for name in names:
-        if not manifests.has_id(store.get(f"{folder}/{name}", 0, manifests.HEAD), manifest.id):
-            return f"{folder}/{name} is not the manifest of {manifest.id}"
-        store.delete(f"{folder}/{name}")
-    return tuple(named) if names else ()
+    held: tuple[str, bytes | None] | None = None
+    for _ in range(LOOKS):
+        names = _standing(store, folder)
+        if not names:
+            return Unlisted() if held is None else Unlisted(parts=tuple(named), name=held[0], text=held[1])
+        for name in names:
+            text = _text(store, f"{folder}/{name}")
+            for part in () if text is None else _named(text, f"{folder}/{name}"):
+                named.setdefault(part)
+            held = name, text
+        for name in names:
+            if not _is_of(store, f"{folder}/{name}", manifest.id):
+                return f"{folder}/{name} is not the manifest of {manifest.id}"
+            store.delete(f"{folder}/{name}")
+    return f"{folder}: its manifest is replaced faster than it can be removed"
 
 
 def drop(store: Store, folder: str, parts: Sequence[str], spared: Collection[str]) -> None:
@@ -68,7 +88,7 @@ def needed_elsewhere(store: Store, known: Mapping[str, Manifest] | None = None) 
     return _needed(store, _in_folders(listed), same)
 
 
-def orphans(store: Home) -> tuple[str, ...]:
+def orphans(store: Store) -> tuple[str, ...]:
     """Keys of parts in folders without a manifest: what saves and removals that were killed left behind.
 
     A half copy from a tier has a mark, and is left to who knows whether it is wanted.
@@ -79,13 +99,19 @@ def orphans(store: Home) -> tuple[str, ...]:
     for folder, names in every.items():
         if any(_looks_like_a_manifest(name) or name.startswith(MARK) for name in names):
             continue
-        if any(store.taken(f"{folder}/{name}") for name in generations.possible(names)):
+        if any(_taken(store, f"{folder}/{name}") for name in generations.possible(names)):
             continue
         ours = {name for name in names if OURS.fullmatch(name)}
         if any(name.endswith(WEIGHTS) for name in names if name not in ours):
             ours |= _known(store, every, folder)
         found += (f"{folder}/{name}" for name in names if name in ours)
     return _unneeded(store, every, found)
+
+
+def _taken(store: Store, key: str) -> bool:
+    """By something that is no object, of which only a home knows: objects were listed."""
+    taken = getattr(store, "taken", None)
+    return taken is not None and bool(taken(key))
 
 
 def clear(store: Store, keys: Sequence[str]) -> None:
@@ -98,7 +124,7 @@ def clear(store: Store, keys: Sequence[str]) -> None:
         store.delete(key)
 
 
-def outdated(store: Home) -> tuple[str, ...]:
+def outdated(store: Store) -> tuple[str, ...]:
     """Keys of what a settling that was killed left beside the manifest that holds: lower generations of it, and parts
     that came with a generation and that it does not name. Where anything cannot be read, nothing is."""
     found: list[str] = []
@@ -155,13 +181,32 @@ def _standing(store: Store, folder: str) -> tuple[str, ...]:
     return generations.standing(stat.key.removeprefix(prefix) for stat in store.list(f"{prefix}meta"))
 
 
-def _files(store: Store, key: str) -> tuple[str, ...]:
-    """What a manifest names; nothing where it cannot be read."""
+def _is_of(store: Store, key: str, id: str) -> bool:
+    """Whether a manifest is that of a checkpoint. One that is gone by now, by whoever rewrites it, is nobody else's."""
     try:
-        named = generations.parse(store.get(key, 0, manifests.READ_MAX), key).files
-        return tuple(file.name for file in named if file.folder is None)
+        return manifests.has_id(store.get(key, 0, manifests.HEAD), id)
+    except KeyMissing:
+        return True
+
+
+def _text(store: Store, key: str) -> bytes | None:
+    try:
+        return bytes(store.get(key, 0, manifests.READ_MAX))
+    except KeyMissing:
+        return None
+
+
+def _named(text: bytes, key: str) -> tuple[str, ...]:
+    """The files of its own that a manifest names; nothing where it cannot be read."""
+    try:
+        return tuple(file.name for file in generations.parse(text, key).files if file.folder is None)
     except CheckpointError:
         return ()
+
+
+def _files(store: Store, key: str) -> tuple[str, ...]:
+    text = _text(store, key)
+    return () if text is None else _named(text, key)
 
 
 def _known(store: Store, every: Mapping[str, Sequence[str]], folder: str) -> set[str]:

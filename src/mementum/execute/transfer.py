@@ -6,14 +6,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from mementum.errors import KeyMissing, KeyTaken
 from mementum.execute.compress import GaveUp, Pause
-from mementum.execute.remove import MARK
+from mementum.execute.halves import Half
 from mementum.format import blocks
 from mementum.format.manifest import digest
 from mementum.records import Block, Buffer, Damage, DataFile, StoredFile
 from mementum.storage.reading import LocalFile, aligned_buffer
-from mementum.storage.store import Stat, Store
+from mementum.storage.store import Stat, Store, size_of
 
 DIRECT_MIN = 1 << 20  # bytes: a smaller file is read through the cache, since opening it twice costs more than it saves
+GONE = "it is missing"
 OWNERS_MAX = 4096  # files of frozen weights that are remembered: a run has a few
 
 
@@ -65,7 +66,7 @@ class Proved:
         try:
             return self._store.get(self._key, block.offset, block.size)
         except KeyMissing as error:
-            raise NotWhole(Damage(key=self._key, what=error.message)) from error
+            raise NotWhole(Damage(key=self._key, what=GONE)) from error
 
 
 def small(store: Store, folder: str, file: StoredFile) -> memoryview:
@@ -74,7 +75,7 @@ def small(store: Store, folder: str, file: StoredFile) -> memoryview:
     try:
         data = store.get(key)
     except KeyMissing as error:
-        raise NotWhole(Damage(key=key, what=error.message)) from error
+        raise NotWhole(Damage(key=key, what=GONE)) from error
     if digest(data) != file.digest:
         raise NotWhole(Damage(key=key, what="it does not match its digest"))
     return data
@@ -88,14 +89,12 @@ def go_on(pause: Pause) -> None:
 
 
 class Copy:
-    """A copy that is being made in `folder` of `target`. What an earlier try has left of it is not sent again."""
+    """A copy that is being made. What an earlier try has left of it is not sent again, where it is the same."""
 
-    def __init__(
-        self, target: Store, folder: str, there: Mapping[str, int], tell: Callable[[int], None] | None = None
-    ) -> None:
+    def __init__(self, half: Half, there: Mapping[str, int], tell: Callable[[int], None] | None = None) -> None:
         """`there`: sizes of what lies in the folder already, all of it of this checkpoint. `tell` hears of each file
         that was sent how many bytes it has."""
-        self.target, self.folder = target, folder
+        self.half, self.target, self.folder = half, half.store, half.folder
         self._there, self._tell = dict(there), tell
         self.sent = 0  # bytes
 
@@ -110,23 +109,43 @@ class Copy:
         return hasattr(self.target, "link")
 
     def put(self, name: str, chunks: Iterable[Buffer], size: int | None = None) -> Stat:
-        """Make it durable there. `size`: what it will have, if that is known; a file of that size is this one, since
-        nothing appears under its name before it is whole."""
+        """Make it durable there. `size`: of a file that has been under its name since the checkpoint was saved, so that
+        one of that size is this one: nothing appears under its name before it is whole. None of one that was coded
+        anew: another try may have had another codec or another base, and it is sent again."""
         key = f"{self.folder}/{name}"
         if size is not None and self._there.get(name) == size:
             return Stat(key=key, size=size)
         if name in self._there:
-            self.target.delete(key)
+            self.half.remove([name])
         try:
             stat = self.target.put(key, chunks)
         except KeyTaken:  # by ourselves, where an answer was lost: the folder has our mark
-            if size is None or not any(stat == Stat(key=key, size=size) for stat in self.target.list(key)):
+            if size is None or size_of(self.target, key) != size:
                 raise
             return Stat(key=key, size=size)
-        self.sent += stat.size
-        if self._tell is not None:
-            self._tell(stat.size)
+        self._count(stat.size)
         return stat
+
+    def put_small(self, name: str, content: bytes) -> None:
+        """Make an index or a context durable there. One that is there is compared: two codecs may give indexes of one
+        size."""
+        key = f"{self.folder}/{name}"
+        if name in self._there:
+            if self._there[name] == len(content) and bytes(self.target.get(key)) == content:
+                return
+            self.half.remove([name])
+        try:
+            self.target.put(key, [content])
+        except KeyTaken:
+            if bytes(self.target.get(key)) != content:
+                raise
+            return
+        self._count(len(content))
+
+    def _count(self, size: int) -> None:
+        self.sent += size
+        if self._tell is not None:
+            self._tell(size)
 
     def link(self, owner: str, name: str, size: int) -> bool:
         """Let the file of another checkpoint there be this one's too; False where the place cannot, or has it not."""
@@ -139,12 +158,6 @@ class Copy:
             return False
         except KeyTaken:
             return self._there.get(name) == size
-
-    def clear(self) -> None:
-        """Take away what lies there; what marks the copy goes last."""
-        names = [stat.key.removeprefix(f"{self.folder}/") for stat in self.target.list(f"{self.folder}/")]
-        for name in sorted(names, key=lambda name: name.startswith(MARK)):
-            self.target.delete(f"{self.folder}/{name}")
 
 
 class Owners:

@@ -17,6 +17,18 @@ CODED = ".blocks"  # what a file is called after its own name where its bytes we
 OF_WEIGHTS = re.compile(rf".+\.safetensors(?:{SUFFIX}\.blocks)?", re.DOTALL)
 OF_THE_PLACE = ("format", "step", "epoch")  # what a context says besides components where level 2 was dropped
 
+# What a checkpoint holds of which the weights are gone: it counts as essentials, so that nothing takes it for more than
+# it is, and yet it is not what was saved as essentials, which has weights.
+OPTIMIZER_ONLY, CONTEXT_ONLY = "optimizer", "context"
+KINDS = (*(one.name.lower() for one in Granularity), OPTIMIZER_ONLY, CONTEXT_ONLY)
+
+
+def kind_of(granularity: Granularity, levels: Sequence[int]) -> str:
+    """In one word of KINDS what a checkpoint holds; `context` is no more than a record of it."""
+    if WEIGHTS in levels:
+        return granularity.name.lower()
+    return OPTIMIZER_ONLY if OPTIMIZER in levels else CONTEXT_ONLY
+
 
 def level_of(name: str) -> int:
     """The level of a data file by its name."""

@@ -33,6 +33,7 @@ from mementum.records.stored import Verdict as Verdict
 from mementum.records.told import Detour as Detour
 from mementum.records.told import Exactness as Exactness
 from mementum.records.told import Resumed as Resumed
+from mementum.records.words import CLEARS as CLEARS
 from mementum.records.words import Granularity as Granularity
 from mementum.records.words import Health as Health
 from mementum.records.words import Reach as Reach

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from enum import IntEnum, StrEnum
 
+CLEARS = "clears"  # in the file of an attempt: it does not train, it removes what others left half done, and is gone
+
 
 class Granularity(IntEnum):
     """What a checkpoint holds. Only FULL resumes bit for bit."""

@@ -97,7 +97,8 @@ def damage_of(key: str, error: MementumError) -> Damage:
     """The damage that an error means; the error itself is raised where it tells of this process."""
     if tells_of_this_process(error):
         raise error
-    return Damage(key=key, what=error.message)
+    what = "it is missing" if isinstance(error, KeyMissing) else error.message.removeprefix(f"{key}: ")
+    return Damage(key=key, what=what)
 
 
 def tells_of_this_process(error: MementumError) -> bool:

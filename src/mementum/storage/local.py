@@ -33,6 +33,13 @@ ADVICE = {
     errno.ENOTDIR: ("a part of its path is not a folder", "look at {folder}; symbolic links are not followed in it"),
 }
 
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+def is_full(error: StoreError) -> bool:
+    """Whether the place has no room left, or none for this user."""
+    return isinstance(error.__cause__, OSError) and error.__cause__.errno in FULL
+
 
 class LocalStore:
     """A `Home` in `folder`, which is made when first needed. Symbolic links inside of it are not followed.

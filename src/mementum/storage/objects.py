@@ -19,6 +19,7 @@ from mementum.storage.chunks import copied
 from mementum.storage.keys import TEMP_SUFFIX, check_key, check_prefix, check_range, fault_of
 from mementum.storage.objects_client import Clients, begin_threads, open_clients
 from mementum.storage.objects_errors import KEPT, may_have_happened, status_of, told
+from mementum.storage.objects_lists import before
 from mementum.storage.objects_upload import upload
 from mementum.storage.objects_uploads import give_up_old
 from mementum.storage.store import Buffer, Stat
@@ -53,7 +54,7 @@ class ObjectStore:
         self._uploads, self._clock = clients.uploads, clock
         self._patient, self._once, self._place = clients.patient, clients.once, clients.place
         self._prefix_bytes = len(clients.prefix.encode()) + 1
-        self._storage_class = clients.storage_class
+        self._storage_class, self._sorted = clients.storage_class, clients.sorted
         self._conditional = False  # not known yet
         self._unsure = Unsure()
 
@@ -164,12 +165,17 @@ class ObjectStore:
             raise told(error, key, self._place) from error
 
     def list(self, prefix: str = "") -> Iterator[Stat]:
-        folder = prefix.rpartition("/")[0]
+        folder, _, begun = prefix.rpartition("/")
         if prefix.startswith("/") or (folder and fault_of(folder) is not None):
             return
+        path = _escaped(prefix)
+        # The client takes whole folders only: of a part of a name we say where to begin, and leave when it is past.
+        offset = before(path) if begun and self._sorted else None
         with self._told(prefix):
-            for batch in obstore.list(self._patient, _escaped(folder) or None, chunk_size=LIST_SIZE):
+            for batch in obstore.list(self._patient, _escaped(folder) or None, offset=offset, chunk_size=LIST_SIZE):
                 for found in batch:
+                    if offset is not None and found["path"] > path and not found["path"].startswith(path):
+                        return
                     key = unquote(found["path"])
                     if key.startswith(prefix) and fault_of(key) is None:
                         yield Stat(key=key, size=found["size"])

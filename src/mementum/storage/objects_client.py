@@ -51,6 +51,7 @@ REQUEST_S = 300  # for a whole answer: one object of 1 GB at 4 MB/s; beyond it c
 RETRIES = 2  # of one part or read by the client itself, so that a hiccup does not send a whole file again
 RETRY_S = 20  # all of these; whoever waits longer is a Store around this one
 BACKOFF_S = 0.2
+EXPRESS = "--x-s3"  # at the end of the name of a bucket that lists in no order
 THAWS = frozenset({"GLACIER", "DEEP_ARCHIVE", "ARCHIVE"})  # hours from a request to the first byte; no resume waits so
 
 
@@ -64,6 +65,7 @@ class Clients:
     prefix: str
     storage_class: str | None
     uploads: Place | None
+    sorted: bool  # whether it lists in the order of keys, and can begin behind one
 
 
 def begin_threads() -> None:
@@ -124,6 +126,7 @@ def open_clients(url: str, options: Mapping[str, str]) -> Clients:
         prefix=prefix,
         storage_class=_storage_class(options, place),
         uploads=place_of(bucket, prefix, options) if scheme == "s3" else None,
+        sorted=not bucket.endswith(EXPRESS),
     )
 
 

@@ -10,6 +10,8 @@ from mementum.errors import AccessRefused, KeyMissing, StoreError, Unreachable
 
 KEPT = "the home's own checkpoints, and what is in this place"
 
+AGAIN = "the same command once it answers; a training tries again by itself"
+
 # The client has one class for most failures. What they were stands in its text: the server's status, the code in the
 # XML of its answer (S3's and Azure's are both called Code), and the kind of a failure that never was an answer.
 STATUS = re.compile(r"status code: (\d{3})|status: (\d{3})\b")
@@ -109,7 +111,7 @@ def _of_the_network(error: Exception, key: str, place: str) -> StoreError:
         why = f"it answers {status}{f' {code}' if code else ''}"
     else:
         why = WORDS.get("" if kind is None else kind[1], "no whole answer came from it")
-    return Unreachable(key, f"{place}: {why}", kept=KEPT, next_command="nothing: it is tried again")
+    return Unreachable(key, f"{place}: {why}", kept=KEPT, next_command=AGAIN)
 
 
 def may_have_happened(error: Exception) -> bool:

@@ -17,6 +17,7 @@ from mementum.errors import AccessRefused, KeyMissing, KeyTaken, StoreError, Unr
 from mementum.masking import shown
 from mementum.storage.keys import check_key, check_prefix, check_range
 from mementum.storage.store import Buffer, Stat
+from mementum.storage.tiers import NAMESPACE, REDIS_PORT
 from mementum.storage.unsure import Unsure
 
 OBJECT_SIZE_MAX = (
@@ -26,7 +27,6 @@ PAGE = 1000  # keys or folders that are asked for at once, so that others are no
 CONNECT_S = 5
 ANSWER_S = 30  # for 64 MiB over a slow network
 WAIT_MS = 5_000  # for replicas, where the options ask for them
-NAMESPACE = "mementum"  # where the url has no prefix
 OPTIONS = frozenset({"replicas", "username", "password", "ssl_ca_certs", "ssl_certfile", "ssl_keyfile"})
 FULL = "OOM command not allowed"  # also inside of what a script's failure says
 FOR_NOW = ("TRYAGAIN", "LOADING", "CLUSTERDOWN", "MASTERDOWN", "READONLY", "NOREPLICAS", "BUSY")
@@ -254,7 +254,7 @@ def _parsed(url: str, options: Mapping[str, str]) -> tuple[str, str, int, dict[s
     number, _, prefix = split.path.strip("/").partition("/")
     wrong = sorted(options.keys() - OPTIONS)
     try:
-        database, port, replicas = int(number or 0), split.port or 6379, int(options.get("replicas", "0"))
+        database, port, replicas = int(number or 0), split.port or REDIS_PORT, int(options.get("replicas", "0"))
     except ValueError:
         database, port, replicas = -1, 0, 0
     host = split.hostname or ""

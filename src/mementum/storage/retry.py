@@ -33,7 +33,7 @@ Told = Callable[[Unreachable, float], None]
 class Retrying(Around):
     """A `Store` that repeats calls which end in `Unreachable`, and no others, up to `attempts` times within
     `patience_s` seconds; then the last `Unreachable` is raised. `emit` gets each one and the seconds until the next
-    try. UsageError unless both limits are above 0.
+    try, and `answered` is called after each call that has succeeded. UsageError unless both limits are above 0.
 
     Waits are drawn between half of a bound and the bound, which doubles ("equal jitter", after M. Brooker, "Exponential
     Backoff And Jitter", AWS Architecture Blog, 2015), from numbers of its own: the program's are part of its state.
@@ -50,6 +50,7 @@ class Retrying(Around):
         clock: Clock,
         emit: Told | None = None,
         *,
+        answered: Callable[[], None] | None = None,
         attempts: int = ATTEMPTS,
         patience_s: float = PATIENCE_S,
         rng: random.Random | None = None,
@@ -57,7 +58,7 @@ class Retrying(Around):
         if attempts < 1 or not patience_s > 0:
             raise UsageError(f"attempts={attempts} and patience_s={patience_s} must be above 0")
         super().__init__(inner)
-        self._clock, self._emit = clock, emit
+        self._clock, self._emit, self._answered = clock, emit, answered
         self._attempts, self._patience_s = attempts, patience_s
         self._rng = rng if rng is not None else random.Random()
 
@@ -149,7 +150,7 @@ class Retrying(Around):
             if self._emit is not None and isinstance(error, Unreachable):
                 self._emit(error, state.upcoming_sleep)
 
-        return tenacity.Retrying(
+        done = tenacity.Retrying(
             sleep=self._clock.sleep,
             wait=lambda state: self._wait_s(state.attempt_number),
             stop=is_enough,
@@ -157,6 +158,9 @@ class Retrying(Around):
             before_sleep=tell,
             reraise=True,
         )(once)
+        if self._answered is not None:
+            self._answered()
+        return done
 
     def _wait_s(self, attempt: int) -> float:
         bound_s = min(FIRST_WAIT_S * 2.0 ** min(attempt - 1, DOUBLINGS_MAX), WAIT_S_MAX)

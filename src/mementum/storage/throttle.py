@@ -1,4 +1,4 @@
-"""A store around a store that takes no more bytes a second than it is given, so that copies leave room for others."""
+"""A store around a store that sends no more bytes a second than it is given, so that copies leave room for others."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from mementum.storage.store import Buffer, Stat, Store
 
 
 class Throttled(Around):
-    """A `Store` whose puts, replaces and gets share `bytes_per_s`. What was not used for a second is made up for.
+    """A `Store` whose puts and replaces share `bytes_per_s`. What was not used for a second is made up for. What is
+    read is not held up: at a start somebody waits for it.
 
-    A chunk, or what one get brings, is moved at once; the next one waits. UsageError unless it is above 0.
+    A chunk is sent at once; the next one waits. UsageError unless the rate is above 0.
     It goes around a `Retrying`, so that bytes that are sent again are counted again.
     """
 
@@ -27,11 +28,6 @@ class Throttled(Around):
 
     def replace(self, key: str, chunks: Iterable[Buffer]) -> Stat:
         return self._inner.replace(key, watched(chunks, self._take))
-
-    def get(self, key: str, start: int = 0, size: int | None = None) -> memoryview:
-        data = self._inner.get(key, start, size)
-        self._pace.take(data.nbytes)  # afterwards, when it is known how many there are
-        return data
 
     def _take(self, chunk: Buffer) -> None:
         self._pace.take(memoryview(chunk).nbytes)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from mementum.errors import UsageError
 from mementum.masking import shown
@@ -32,6 +33,9 @@ KINDS: Mapping[str, Kind] = {
 REACHES: Mapping[Kind, Reach] = {"folder": "reboot", "ram": "process", "objects": "machine", "redis": "machine"}
 EXTRAS = {"objects": ("mementum.storage.objects", "s3"), "redis": ("mementum.storage.redis", "redis")}
 SHM = Path("/dev/shm")
+REDIS_PORT = 6379
+NAMESPACE = "mementum"  # in a Redis, where the url has no prefix
+MEANING = re.compile(r"[%?#\s\x00-\x1f\x7f]")
 EXAMPLES = "s3://bucket/prefix, gs://bucket/prefix, az://container/prefix, redis://host:6379/0, ram://name or a folder"
 
 
@@ -54,11 +58,48 @@ def is_remote_url(text: str) -> bool:
 
 
 def absolute(url: str) -> str:
-    """The same place, whatever the current folder is: `./checkpoints`, `~/checkpoints` and `file://` become paths."""
-    if kind_of(url) != "folder":
+    """The same place in one spelling, whatever the current folder is: `./checkpoints`, `~/checkpoints` and `file://`
+    become paths; of others slashes at the end go, and what is left out of a Redis is said. One that is no url of its
+    kind stays as it is: `open_store` says what is wrong."""
+    kind = kind_of(url)
+    if kind == "folder":
+        path = unquote(urlsplit(url).path) if url.startswith("file:") else url
+        return os.path.abspath(os.path.expanduser(path))
+    try:
+        split = urlsplit(url)
+        port = split.port
+    except ValueError:
         return url
-    path = unquote(urlsplit(url).path) if url.startswith("file:") else url
-    return os.path.abspath(os.path.expanduser(path))
+    if split.query or split.fragment:
+        return url
+    if kind == "ram":
+        return f"ram://{_quoted(_name_in_memory(url))}"
+    if kind == "objects":
+        prefix = _quoted(unquote(split.path).strip("/"))
+        return f"{split.scheme}://{split.netloc}" + (f"/{prefix}" if prefix else "")
+    user = split.netloc.rpartition("@")[0]
+    host = f"[{split.hostname}]" if ":" in (split.hostname or "") else split.hostname or ""
+    number, _, rest = split.path.strip("/").partition("/")
+    prefix = _quoted(unquote(rest))
+    where = f"{f'{user}@' if user else ''}{host}:{port or REDIS_PORT}/{number or 0}"
+    return f"{split.scheme}://{where}" + ("" if prefix in ("", NAMESPACE) else f"/{prefix}")
+
+
+def is_same(url: str, other: str) -> bool:
+    """Whether two urls mean one place, whoever asks for it there."""
+    return _without_user(absolute(url)) == _without_user(absolute(other))
+
+
+def _without_user(url: str) -> str:
+    if kind_of(url) != "redis":
+        return url
+    scheme, _, rest = url.partition("://")
+    return f"{scheme}://{rest.rpartition('@')[2]}"
+
+
+def _quoted(text: str) -> str:
+    """Signs by which a url would be read otherwise, and none else, so that it stays readable."""
+    return MEANING.sub(lambda found: quote(found[0], safe=""), text)
 
 
 def open_store(url: str, options: Mapping[str, str] | None = None) -> Store:
@@ -84,8 +125,7 @@ def open_store(url: str, options: Mapping[str, str] | None = None) -> Store:
 
 def _in_memory(url: str) -> Path:
     """A folder in shared memory that is ours alone. Anybody may make one there, so whose it is is looked at."""
-    split = urlsplit(url)
-    name = unquote(f"{split.netloc}{split.path}").strip("/") or "checkpoints"
+    name = _name_in_memory(url)
     own = SHM / f"mementum-tier-{os.geteuid()}"
     path = own / name
     if ".." in Path(name).parts:
@@ -98,6 +138,11 @@ def _in_memory(url: str) -> Path:
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
         raise UsageError(f"{url}: {own} is not ours", next_command=f"ls -ld {own}")
     return path
+
+
+def _name_in_memory(url: str) -> str:
+    split = urlsplit(url)
+    return unquote(f"{split.netloc}{split.path}").strip("/") or "checkpoints"
 
 
 def _scheme(url: str) -> str:

@@ -245,6 +245,17 @@ class FactsContract(CatalogBed):
         assert catalog.read_sizes(HOME) == {JOURNAL: 290}
         assert catalog.recovery_point(HOME) == found
 
+    def test_nothing_is_taken_in_behind_what_is_not_known(self, catalog: Catalog) -> None:
+        catalog.add(HOME, manifest(1), folder(1))
+        pin = [fact("pin", 1, checkpoint="c001")]
+        assert catalog.learn(HOME, JOURNAL, pin, size=300, begin=200) == 0
+        assert (only(catalog).pinned, catalog.read_sizes(HOME)) == (None, {})
+        assert catalog.learn(HOME, JOURNAL, [fact("metrics", 1, step=10, a=1.0)], size=199) == 199
+        assert catalog.learn(HOME, JOURNAL, pin, size=300, begin=200) == 199
+        assert (only(catalog).pinned, catalog.read_sizes(HOME)) == (None, {JOURNAL: 199})
+        assert catalog.learn(HOME, JOURNAL, pin, size=300, begin=199) == 300
+        assert (only(catalog).pinned, only(catalog).metrics["a"]) == ("no reason was given", 1.0)
+
     def test_late_metrics_are_the_steps_own_and_the_latest_counts(self, catalog: Catalog) -> None:
         catalog.add_all(HOME, [(manifest(seq), folder(seq)) for seq in (1, 2)])
         told = [fact("metrics", 9, step=10, acc=0.9), fact("metrics", 3, step=10, acc=0.3, big=math.inf)]
