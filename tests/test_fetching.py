@@ -225,7 +225,7 @@ def test_a_start_reads_each_manifest_once_and_no_journal_twice(tmp_path: Path, f
     with Training().open(tmp_path / "root", far(asked.append), config={"scrub": "off"}) as run:
         assert run.resumed is not None
     folder = tasks.find(LocalStore(PosixDisk(), str(tmp_path / "far")), TASK)
-    for prefix in ("journal/", "step_0000000003/"):
+    for prefix in ("journal/", "step_0000000003/meta"):
         keys = [key for key in asked if key.startswith(f"{folder}/{prefix}")]
         assert len(keys) == len(set(keys)) > 0
 

@@ -336,6 +336,9 @@ def test_a_catalog_that_refuses_is_told(task: Task) -> None:
         def add(self, home: str, manifest: Manifest, folder: str) -> None:
             raise StoreError("catalog.db", "database is locked")
 
+        def entries(self, home: str) -> list[Entry]:
+            raise StoreError("catalog.db", "database is locked")
+
     after = task.settle(catalog=Refusing())
     assert task.store.names() == SECOND
     assert read_manifest(task.store, FOLDER) == after

@@ -10,6 +10,7 @@ from loops import train
 from mementum.catalog.servers import open_server
 from mementum.catalog.shared import shared_name
 from mementum.catalog.sql import open_sqlite
+from mementum.errors import UsageError
 from mementum.events import Event, Failed, Note
 from mementum.records import Entry
 from mementum.storage.disk import PosixDisk
@@ -79,9 +80,8 @@ def test_wrong_credentials_are_told_once_and_never_shown(tmp_path: Path) -> None
     assert listed(tmp_path / "root")[1][-1].manifest.step == STEPS
 
 
-def test_an_address_that_is_none_is_told_and_the_training_goes_on(tmp_path: Path) -> None:
-    (told,) = trained(tmp_path / "root", f"redis://:{SECRET}@host:port/0")
-    assert isinstance(told, Failed)
-    assert told.error == "redis://… is no address of a Redis"
-    assert SECRET not in repr(told)
-    assert listed(tmp_path / "root")[1][-1].manifest.step == STEPS
+def test_an_address_that_is_none_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="catalog: redis://… cannot be read") as refused:
+        trained(tmp_path / "root", f"redis://:{SECRET}@host:port/0")
+    assert SECRET not in str(refused.value)
+    assert not (tmp_path / "root").exists()

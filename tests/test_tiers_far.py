@@ -68,7 +68,9 @@ def test_a_server_that_dies_and_comes_back(tmp_path: Path, redis_url: str, redis
         assert line.placer.drain(PROMPT_S)
         steps(3)
     assert [event.step for event in training.told.of(Placed)] == [1, 2, 3]
-    assert training.told.of(Failed) == []
+    assert [event.error for event in training.told.of(Failed)] == [
+        "copies that were there are gone, which nobody was told of: 1 (of step 1)"
+    ]
     assert sorted(entries(far_home(redis_url, {}))) == [2, 3]
 
 

@@ -115,9 +115,15 @@ class KeyMissing(StoreError):
 class Unreachable(StoreError):
     """The place does not answer, is overloaded, or broke off: the same call may succeed later."""
 
+    default_kept = "all that is there, and what lies in the root"
+    default_next = "look whether the place can be reached from here, and try again"
+
 
 class AccessRefused(StoreError):
     """The place refuses our credentials, or does not let them do this."""
+
+    default_kept = "all that is there, and what lies in the root"
+    default_next = "look at the credentials of this user, and at what they may do there"
 
 
 class CheckpointError(MementumError):
@@ -192,8 +198,9 @@ class TaskInUse(MementumError):
             advice = f"wait for it, or stop it on {host}; open_run(takeover=True) if it is surely gone"
         else:
             advice = f"wait for it{f' or stop it (kill {pid})' if pid else ''}, or choose another task name"
+        doing, this = "cleared" if clears else "trained", " (this one)" if own else ""
         super().__init__(
-            f"task {task!r} is being {'cleared' if clears else 'trained'} by process {pid} on {host}{' (this one)' if own else ''}",
+            f"task {task!r} is being {doing} by process {pid} on {host}{this}",
             kept="its checkpoints; nothing was changed",
             next_command=advice,
         )

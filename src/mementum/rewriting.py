@@ -150,13 +150,20 @@ def _require_unneeded(work: Rewriting, after: Manifest, home: str, catalog: Cata
     stays = {generations.key_of(work.folder, file) for file in after.files}
     goes = {generations.key_of(work.folder, file) for file in work.before.files if file.folder is None} - stays
     far = any(work.store.locate(key) is None for key in goes)
-    manifests = {entry.folder: entry.manifest for entry in catalog.entries(home)} if far else {}
+    manifests = _manifests(home, catalog) if far else {}
     known = {f"{folder}/{generations.manifest_name(one.generation)}": one for folder, one in manifests.items()}
     needed = needed_elsewhere(work.store, known)
     if needed is None:
         raise GaveUp(UNKNOWN)
     if goes & needed:
         raise GaveUp(NEEDED)
+
+
+def _manifests(home: str, catalog: Catalog) -> dict[str, Manifest]:
+    try:
+        return {entry.folder: entry.manifest for entry in catalog.entries(home)}
+    except StoreError:  # then all of them are read
+        return {}
 
 
 def _commit(work: Rewriting, after: Manifest) -> None:

@@ -168,7 +168,7 @@ SHORTCUTS = (
         file=REMOVE,
         changes=(
             ("if any(_looks_like_a_manifest(name) or name.startswith(MARK) for name in names):", "if False:"),
-            ("if any(store.taken(", "if False and any(store.taken("),
+            ("if any(_taken(store,", "if False and any(_taken(store,"),
         ),
         seen="acknowledged and lost",
         checks=("two_saves:posix",),

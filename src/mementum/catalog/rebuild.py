@@ -74,11 +74,12 @@ def enter(
     """The checkpoints alone. More than `few` are looked at by several threads."""
     damage: list[Damage] = []
     known = {entry.folder: entry.manifest for entry in catalog.entries(home)}
-    keys = [stat.key for stat in store.list("step_")]
+    sizes = {stat.key: stat.size for stat in store.list("step_")}
+    keys = list(sizes)
     present = holding(keys)
     gone: set[str] = set()
     done = 0
-    for looks in _looks(store, present, known, few):
+    for looks in _looks(store, present, sizes, known, few):
         found: list[tuple[Manifest, str, str]] = []
         for folder, look in looks:
             if isinstance(look, _Read):
@@ -167,15 +168,17 @@ def obstructed(store: Store, keys: Iterable[str]) -> Iterator[Damage]:
                 yield Damage(key=key, what="a link or a folder stands in its place")
 
 
-def _newest(store: Store, folder: str, key: str) -> _Read | None:
+def _newest(store: Store, folder: str, key: str, size: int) -> _Read | None:
     """The manifest that holds in a folder, or None where it was removed since it was listed. A training that is under
-    way may also have put the next generation in its place."""
+    way may also have put the next generation in its place. `size`: as it was listed: who asks for no more need not be
+    asked whether the answer was cut."""
     for _ in range(LOOKS):
         try:
-            data = bytes(store.get(key, 0, manifests.READ_MAX))
+            data = bytes(store.get(key, 0, min(size, manifests.READ_MAX)))
             return _Read(manifest=generations.parse(data, key), text=data.decode())
         except KeyMissing:
             key = holding(stat.key for stat in store.list(f"{folder}/meta")).get(folder, "")
+            size = manifests.READ_MAX
             if not key:
                 return None
     raise StoreError(folder, f"{folder}: its manifest is replaced faster than it can be read", next_command="try again")
@@ -193,7 +196,7 @@ def _is_known(store: Store, key: str, known: Manifest) -> bool:
 
 
 def _looks(
-    store: Store, present: Mapping[str, str], known: Mapping[str, Manifest], few: int
+    store: Store, present: Mapping[str, str], sizes: Mapping[str, int], known: Mapping[str, Manifest], few: int
 ) -> Iterator[Sequence[tuple[str, _Read | _Known | MementumError | None]]]:
     """What lies in each folder, many at a time: in the order of `present`."""
 
@@ -201,7 +204,7 @@ def _looks(
         try:
             if folder in known and _is_known(store, present[folder], known[folder]):
                 return folder, _Known()
-            return folder, _newest(store, folder, present[folder])
+            return folder, _newest(store, folder, present[folder], sizes[present[folder]])
         except MementumError as error:
             return folder, error
 

@@ -82,7 +82,11 @@ class DryRun:
             elif self._changed[key] is None:
                 raise KeyMissing(key)
             elif key not in self._bytes:
-                raise StoreError(key, f"{key} would be put, and is too large for a dry run to remember")
+                raise StoreError(
+                    key,
+                    f"{key} would be put, and is too large for a dry run to remember",
+                    kept="all that is there: a dry run writes nothing",
+                )
             else:
                 data = memoryview(self._bytes[key])
         if data is None:

@@ -96,7 +96,12 @@ def _list(place: Place, clock: Clock) -> tuple[datetime, tuple[Begun, ...]]:
                 raise ValueError(tree.tag)
             begun += _uploads_in(tree)
         except (ElementTree.ParseError, ValueError) as error:
-            raise StoreError("", f"s3://{place.bucket}: its list of uploads is none") from error
+            raise StoreError(
+                "",
+                f"s3://{place.bucket}: its list of uploads is none",
+                kept="all objects, and the half uploads",
+                next_command="set a lifecycle rule that ends half uploads (docs/object_stores.md)",
+            ) from error
         if tree.findtext(f"{ANY}IsTruncated") != "true":
             return now, tuple(begun)
         marker = {

@@ -50,8 +50,8 @@ class Store(Protocol):
 
     def replace(self, key: str, chunks: Iterable[Buffer]) -> Stat:
         """Put whole bytes in the place of damaged ones, or of none: readers find the old object or the new one, and it
-        is durable on return. An exception leaves one of both, whole. Only for bytes that a manifest names, and for
-        copies of journals, which grow: all else is created once."""
+        is durable on return. An exception leaves one of both, whole. Only for bytes that a manifest names, for copies
+        of journals, which grow, and for marks of half copies, which change hands: all else is created once."""
         ...
 
     def delete(self, key: str) -> None:
