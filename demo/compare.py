@@ -33,7 +33,7 @@ class Comparison:
 def checkpoints(root: Path, task: str) -> tuple[Entry, ...]:
     """All checkpoints of a task, oldest first."""
     root = root.resolve()
-    home = tasks.find(PosixDisk(), str(root), task)
+    home = tasks.find(LocalStore(PosixDisk(), str(root)), task)
     if home is None:
         return ()
     catalog = open_catalog(root, emit=_ignore)
@@ -46,7 +46,7 @@ def checkpoints(root: Path, task: str) -> tuple[Entry, ...]:
 def last_checkpoint(root: Path, task: str) -> Loaded:
     """The newest checkpoint of a task, every byte proved. CheckpointDamaged if it is not whole."""
     root = root.resolve()
-    found, home = checkpoints(root, task), tasks.find(PosixDisk(), str(root), task)
+    found, home = checkpoints(root, task), tasks.find(LocalStore(PosixDisk(), str(root)), task)
     if not found or home is None:
         raise NothingToResume(f"{root} has no checkpoint of task {task!r}")
     entry = found[-1]

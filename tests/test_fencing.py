@@ -161,8 +161,8 @@ class Hosts:
     def __init__(self) -> None:
         self.name = "a"
 
-    def identify(self, environ: object, *, lease_s: float | None) -> Identity:
-        return Identity(host=self.name, pid=1, boot=f"boot of {self.name}", lease_s=lease_s)
+    def identify(self, environ: object, *, lease_s: float | None, clears: bool = False) -> Identity:
+        return Identity(host=self.name, pid=1, boot=f"boot of {self.name}", lease_s=lease_s, clears=clears)
 
 
 @pytest.fixture

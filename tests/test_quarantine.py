@@ -154,10 +154,10 @@ def test_the_slot_of_what_is_kept_is_no_others_until_the_disk_has_it(tmp_path: P
 
 
 def test_a_disk_that_refuses_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mementum import background
+    from mementum import landing
 
     tries: list[int] = []
-    save_checkpoint = background.save_checkpoint
+    save_checkpoint = landing.save_checkpoint
 
     def refusing(snapshot: Snapshot, **named: Any) -> Any:
         if snapshot.save.cause == "kept":
@@ -166,7 +166,7 @@ def test_a_disk_that_refuses_is_asked_again(tmp_path: Path, monkeypatch: pytest.
                 raise StoreError("disk", "no space left")
         return save_checkpoint(snapshot, **named)
 
-    monkeypatch.setattr(background, "save_checkpoint", refusing)
+    monkeypatch.setattr(landing, "save_checkpoint", refusing)
     told = train(tmp_path, jumps, TROUBLE + 80)
     (kept,) = told.of(Kept)
     assert tries == [kept.step] * 3
@@ -177,16 +177,16 @@ def test_a_disk_that_refuses_is_asked_again(tmp_path: Path, monkeypatch: pytest.
 def test_a_disk_that_always_refuses_leaves_the_older_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from mementum import background
+    from mementum import landing
 
-    save_checkpoint = background.save_checkpoint
+    save_checkpoint = landing.save_checkpoint
 
     def refusing(snapshot: Snapshot, **named: Any) -> Any:
         if snapshot.save.cause == "kept":
             raise StoreError("disk", "no space left")
         return save_checkpoint(snapshot, **named)
 
-    monkeypatch.setattr(background, "save_checkpoint", refusing)
+    monkeypatch.setattr(landing, "save_checkpoint", refusing)
     told = train(tmp_path, jumps, TROUBLE + 300)
     (kept,) = told.of(Kept)
     assert kept.step == 140

@@ -156,13 +156,15 @@ def test_a_diagnosis_keeps_one_of_them_and_its_bytes_are_charged(root: Path, mon
     charged: list[tuple[str, int, str]] = []
     spent, corrected = Budgets.spent, Budgets.corrected
 
-    def noting(self: Budgets, at_s: float, cost: SaveCost, *, cause: str = "interval") -> None:
+    def noting(self: Budgets, at_s: float, cost: SaveCost, *, cause: str = "interval", id: str = "") -> None:
         charged.append(("spent", cost.size, cause))
-        spent(self, at_s, cost, cause=cause)
+        spent(self, at_s, cost, cause=cause, id=id)
 
-    def correcting(self: Budgets, at_s: float, cost: SaveCost, *, lost_s: float, written: int, cause: str) -> None:
+    def correcting(
+        self: Budgets, at_s: float, cost: SaveCost, *, lost_s: float, written: int, cause: str, id: str = ""
+    ) -> None:
         charged.append(("corrected", written, cause))
-        corrected(self, at_s, cost, lost_s=lost_s, written=written, cause=cause)
+        corrected(self, at_s, cost, lost_s=lost_s, written=written, cause=cause, id=id)
 
     monkeypatch.setattr(Budgets, "spent", noting)
     monkeypatch.setattr(Budgets, "corrected", correcting)

@@ -81,7 +81,7 @@ def test_every_operation_of_a_save_may_fail(tmp_path: Path, monkeypatch: pytest.
             run.record()
         if broke:
             fails += 1
-            assert told.of(Failed), fail_at
+            assert told.of(Failed) or 3 in [event.step for event in told.of(Committed)], fail_at  # a look need not
         left = [name for name in files(root) if name.endswith(".tmp")]
         assert not left, (fail_at, left)
         assert told.of(Committed)[-1].step == 4
