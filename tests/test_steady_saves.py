@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import threading
@@ -34,7 +35,7 @@ WIDTH = 256  # the state has 0.8 MB: what stayed behind of 460 would be 360 MB
 class Held:
     """What the process holds of the machine."""
 
-    descriptors: int
+    descriptors: tuple[str, ...]
     threads: tuple[str, ...]
     slots: tuple[str, ...]
     hooks: int
@@ -43,11 +44,23 @@ class Held:
     def now(cls, root: Path) -> Held:
         gc.collect()  # also what other tests have left to it
         return cls(
-            descriptors=len(os.listdir("/proc/self/fd")),
+            descriptors=tuple(sorted(open_files(root))),
             threads=tuple(sorted(thread.name for thread in threading.enumerate())),
             slots=tuple(sorted(path.name for path in slots_of(root))),
             hooks=len(_global_optimizer_pre_hooks),
         )
+
+
+def open_files(root: Path) -> Iterator[str]:
+    """What is open of the run's files and slots. Not the catalog's: its pool has a connection for each of
+    the run's threads that ask at the same time, and how many do depends on the machine. Not what other tests of this
+    process have left open: it goes when it is collected, or when a server closes its end."""
+    for descriptor in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            target = os.readlink(f"/proc/self/fd/{descriptor}")
+            ours = target.startswith(f"{root.resolve()}/") or ram.key_of(root.resolve(), "t") in target
+            if ours and "/catalog.db" not in target:
+                yield target
 
 
 def slots_of(root: Path) -> list[Path]:

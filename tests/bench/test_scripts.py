@@ -60,6 +60,7 @@ def test_catalogs(tmp_path: Path) -> None:
     assert told["rebuild_s"] > told["rebuild_read_s"] > 0
 
 
+@pytest.mark.soak  # it trains for most of a minute
 def test_uploads(tmp_path: Path) -> None:
     if any(importlib.util.find_spec(name) is None for name in ("boto3", "obstore")):
         missing("pip install boto3 obstore")

@@ -51,6 +51,7 @@ def test_the_clock_moves_when_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (clock.now(), clock.monotonic()) == (86_405.0, 86_400.0)
 
 
+@pytest.mark.soak  # it trains for most of a minute
 def test_it_tells_its_figures_and_leaves_nothing(tmp_path: Path) -> None:
     out = tmp_path / "figures.json"
     command = [sys.executable, str(BENCH / "storage.py"), "--size", "tiny", "--json", str(out)]
