@@ -17,6 +17,7 @@ from mementum.perceive import thrift
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 
 
+@pytest.mark.soak  # it trains for a while
 def test_watching(tmp_path: Path) -> None:
     out = tmp_path / "figures.json"
     command = [sys.executable, str(BENCH / "overhead.py"), "--quick", "--json", str(out), "--size", "tiny"]

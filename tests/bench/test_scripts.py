@@ -27,6 +27,7 @@ def figures(script: str, folder: Path, *words: str) -> dict[str, Any]:
     return told
 
 
+@pytest.mark.soak  # it trains for a while
 def test_saving(tmp_path: Path) -> None:
     told = figures("save.py", tmp_path, "--size", "tiny", "--only", "lost", "--only", "restore")
     for name in ("", "torch_save.", "dcp_save.", "dcp_async.", "dcp_async_staged."):
@@ -39,6 +40,7 @@ def test_saving(tmp_path: Path) -> None:
     assert len(told["samples"]["pairs"]) == 2 * 6  # two of every saver and of the control
 
 
+@pytest.mark.soak  # it trains for a while
 def test_adapters(tmp_path: Path) -> None:
     told = figures("adapters.py", tmp_path, "--size", "tiny")
     assert len(told["samples"]["written"]) == 4
