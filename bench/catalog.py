@@ -256,22 +256,24 @@ class Bench:
         }
 
 
-def bars(figures: Mapping[str, float | None], count: str) -> list[Bar]:
-    """What is promised of SQLite, and of a rebuild."""
-    beside = f"of {count} checkpoints"
+def bars(figures: Mapping[str, float | None]) -> list[Bar]:
+    """What is promised of SQLite, and of a rebuild, each with how many checkpoints there were."""
+    rows, files = (f"of {figures.get(name) or 0:.0f} checkpoints" for name in ("sqlite_rows", "rebuild_files"))
     asked = {
-        "recovery point, SQLite, p99, s": ("sqlite_recovery_point_s_p99", 0.020),
-        "recovery point before a step, SQLite, p99, s": ("sqlite_recovery_point_before_s_p99", 0.020),
-        "one more, SQLite, p99, s": ("sqlite_insert_s_p99", 0.005),
-        "rebuild, s": ("rebuild_s", 120.0),
+        "recovery point, SQLite, p99, s": ("sqlite_recovery_point_s_p99", 0.020, rows),
+        "recovery point before a step, SQLite, p99, s": ("sqlite_recovery_point_before_s_p99", 0.020, rows),
+        "one more, SQLite, p99, s": ("sqlite_insert_s_p99", 0.005, rows),
+        "rebuild, s": ("rebuild_s", 120.0, files),
     }
-    return [Bar(what=what, value=figures.get(name), bound=at, note=beside) for what, (name, at) in asked.items()]
+    return [
+        Bar(what=what, value=figures.get(name), bound=at, note=beside) for what, (name, at, beside) in asked.items()
+    ]
 
 
 def show(console: Console, report: Report) -> None:
     rows = [[name, f"{value:.6g}" if value is not None else "none"] for name, value in report.figures.items()]
     print_table(console, "catalogs", ["figure", "value"], rows)
-    print_bars(console, bars(report.figures, f"{report.figures.get('sqlite_rows') or 0:.0f}"))
+    print_bars(console, bars(report.figures))
     for name, note in report.notes.items():
         console.print(f"{name}: {note}", highlight=False)
 
