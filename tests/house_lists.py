@@ -79,8 +79,7 @@ BROAD_EXCEPT = (
     "execute/copying.py",  # a copy, whose failure is raised in its save
     "execute/copier.py",  # a thread's end
     "execute/beside.py",  # a thread's end
-    "execute/settler.py",  # a thread's end
-    "execute/placer.py",  # a thread's end
+    "execute/behind.py",  # a thread's end
     "tending.py",  # a thread's end
     "perceive/notices.py",  # a signal handler of the user's, whose exception is kept for the step's end
     "run.py",  # the border that keeps our faults out of training

@@ -13,10 +13,11 @@ from mementum.decide.filling import give
 from mementum.decide.retain import Retention, retain
 from mementum.errors import MementumError, Superseded
 from mementum.events import Displaced, Emit, Event, Failed, Placed, Removed, Swept, Unplaced
+from mementum.execute.behind import STOPPED
 from mementum.execute.compress import Pause
 from mementum.execute.halves import clear_halves
 from mementum.execute.holdings import holdings
-from mementum.execute.placer import STOPPED, PlaceJob, Placer
+from mementum.execute.placer import PlaceJob, Placer
 from mementum.format.levels import level_of
 from mementum.lodging import FROZEN
 from mementum.mirroring import mirror, require_newest_there

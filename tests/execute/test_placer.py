@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 
 from mementum.events import Event, Failed
+from mementum.execute.behind import STOPPED
 from mementum.execute.compress import Pause
-from mementum.execute.placer import STOPPED, PlaceJob, Placer
+from mementum.execute.placer import PlaceJob, Placer
 
 WAIT_S = 10.0  # only a broken test waits so long
 

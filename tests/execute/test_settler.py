@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from mementum.events import Event, Failed
+from mementum.execute.behind import STOPPED
 from mementum.execute.compress import Pause
-from mementum.execute.settler import STOPPED, SettleJob, Settler
+from mementum.execute.settler import SettleJob, Settler
 
 WAIT_S = 60.0
 

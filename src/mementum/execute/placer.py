@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 
-from mementum.events import Emit, Failed
+from mementum.events import Emit
 from mementum.execute import priority
+from mementum.execute.behind import Behind
 from mementum.execute.compress import Pause
 from mementum.records import record
-
-STOPPED = "the run ends"
 
 
 @record
@@ -23,82 +21,8 @@ class PlaceJob:
     work: Callable[[Pause], object]
 
 
-class Placer:
-    """At most one checkpoint in work and one waiting; a newer one takes the place of the waiting one. The thread begins
-    with the first job. Each tier has one, so that a slow place holds up no other."""
+class Placer(Behind[PlaceJob]):
+    """Each tier has one, so that a slow place holds up no other."""
 
     def __init__(self, *, emit: Emit) -> None:
-        self.failures = 0
-        self._emit = emit
-        self._changed = threading.Condition()
-        self._waiting: PlaceJob | None = None
-        self._working: PlaceJob | None = None
-        self._stopping = False
-        self._thread: threading.Thread | None = None
-
-    def offer(self, job: PlaceJob) -> PlaceJob | None:
-        """Queue a checkpoint; the one whose place it took. After `stop` nothing is queued, and the job comes back."""
-        with self._changed:
-            if self._stopping:
-                return job
-            replaced, self._waiting = self._waiting, job
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="mementum-place", daemon=True)
-                self._thread.start()
-            self._changed.notify_all()
-            return replaced
-
-    @property
-    def pending(self) -> tuple[PlaceJob, ...]:
-        """What is in work, and what waits."""
-        with self._changed:
-            return tuple(job for job in (self._working, self._waiting) if job is not None)
-
-    def drain(self, timeout_s: float) -> bool:
-        """Wait until nothing is queued or in work; False if that took longer than `timeout_s`."""
-        if threading.current_thread() is self._thread:
-            return False
-        with self._changed:
-            return self._changed.wait_for(lambda: self._working is None and self._waiting is None, timeout_s)
-
-    def cancel(self) -> tuple[PlaceJob, ...]:
-        """Let nothing begin any more, and what is in work stop at the next block; what does not get there."""
-        with self._changed:
-            left = tuple(job for job in (self._working, self._waiting) if job is not None)
-            self._stopping, self._waiting = True, None
-            self._changed.notify_all()
-            return left
-
-    def stop(self, timeout_s: float) -> bool:
-        """End the thread at the next block; False if it is still at work after `timeout_s`. Twice is once."""
-        self.cancel()
-        if self._thread is None or threading.current_thread() is self._thread:
-            return self._thread is None
-        self._thread.join(timeout_s)
-        return not self._thread.is_alive()
-
-    @property
-    def stopping(self) -> bool:
-        return self._stopping
-
-    def _pause(self) -> str | None:
-        return STOPPED if self._stopping else None
-
-    def _run(self) -> None:
-        priority.lower()
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._stopping or self._waiting is not None)
-                if self._waiting is None:
-                    return
-                job, self._waiting = self._waiting, None
-                self._working = job
-            try:
-                job.work(self._pause)
-            except (Exception, SystemExit) as error:  # the thread's end: counted and told; the run goes on
-                self.failures += 1
-                self._emit(Failed(what=job.what, error=repr(error), kept="the checkpoint in the root"))
-            finally:
-                with self._changed:
-                    self._working = None
-                    self._changed.notify_all()
+        super().__init__("mementum-place", lower=priority.lower, kept="the checkpoint in the root", emit=emit)
