@@ -31,6 +31,12 @@ def die(run: mementum.Run) -> None:
     for slot in slots._slots if slots is not None else ():
         slot.close(keep=True)
     run._background._worker.close(WAIT_S)
+    watchers = run._deciding._watchers  # their threads would live on
+    for part in (watchers.quarantine, watchers.hang, watchers.perception, watchers.notices):
+        if part is not None:
+            part.close()
+    for give_back in run._background.at_end:
+        give_back()
     run._closed = True
     run._opened.close()
 

@@ -45,6 +45,7 @@ def play(file: Path, scenes: Sequence[dict[str, Any]], *, at_once: int = AT_ONCE
         timeout=PATIENCE_S + SCENE_S * len(scenes),
     )
     assert done.returncode == 0, done.stderr
+    print(done.stderr)  # where a scene has failed, why
     ends = sorted(map(json.loads, done.stdout.splitlines()), key=lambda end: end["scene"])
     assert len(ends) == len(scenes), done.stderr
     return [

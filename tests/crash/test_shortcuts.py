@@ -10,9 +10,11 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from planting import Planting
 
 from mementum.records import record
 
@@ -309,13 +311,10 @@ SHORTCUTS = (
 )
 
 
-def run(source: Path, *names: str) -> subprocess.CompletedProcess[str]:
-    """The check in a process of its own that gets the product from `source`, not from where it is installed."""
-    command = [sys.executable, "-W", "error", str(HERE / "crash_check.py"), "--source", str(source), *names]
-    environment = {**os.environ, "PYTHONPATH": str(source), "PYTHONDONTWRITEBYTECODE": "1"}
-    return subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, cwd=source
-    )
+@pytest.fixture(scope="module")
+def planting() -> Iterator[Planting]:
+    with Planting() as server:
+        yield server
 
 
 def copied(folder: Path) -> Path:
@@ -334,20 +333,20 @@ def planted(shortcut: Shortcut, source: Path) -> None:
 
 
 @pytest.mark.parametrize("shortcut", SHORTCUTS, ids=lambda shortcut: shortcut.name.replace(" ", "_"))
-def test_a_shortcut_is_caught(shortcut: Shortcut, tmp_path: Path) -> None:
+def test_a_shortcut_is_caught(shortcut: Shortcut, planting: Planting, tmp_path: Path) -> None:
     source = copied(tmp_path)
     planted(shortcut, source)
-    done = run(source, *shortcut.checks)
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert "BROKEN" in done.stdout, done.stdout + done.stderr
-    assert shortcut.seen in done.stdout
+    code, said = planting.run(source, *shortcut.checks)
+    assert code == 1, said
+    assert "BROKEN" in said
+    assert shortcut.seen in said
 
 
-def test_the_copy_without_a_shortcut_passes(tmp_path: Path) -> None:
+def test_the_copy_without_a_shortcut_passes(planting: Planting, tmp_path: Path) -> None:
     names = {name for shortcut in SHORTCUTS for name in shortcut.checks}
-    done = run(copied(tmp_path), *sorted(names))
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "every promise holds" in done.stdout
+    code, said = planting.run(copied(tmp_path), *sorted(names))
+    assert code == 0, said
+    assert "every promise holds" in said
 
 
 def test_another_source_is_refused(tmp_path: Path) -> None:

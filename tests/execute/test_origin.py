@@ -6,6 +6,7 @@ import platform
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -14,6 +15,11 @@ import pytest
 from mementum.execute import origin
 
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+
+
+def forget() -> None:
+    origin._installed.cache_clear()
+    origin._codes.clear()
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -41,6 +47,14 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(sys, "argv", [str(script)])
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
     return script
+
+
+@pytest.fixture(autouse=True)
+def asked_first() -> Iterator[None]:
+    """A process that has not asked before, and none that goes on with the answers of a test."""
+    forget()
+    yield
+    forget()
 
 
 def test_versions_are_those_that_compute() -> None:
@@ -73,6 +87,8 @@ def test_code_in_a_repository_is_told_by_its_commit(program: Path) -> None:
     (program.parent / "untracked.txt").write_text("x")
     assert origin.code() == {"commit": commit, "dirty": False}
     program.write_text("pass  # changed\n")
+    assert origin.code() == {"commit": commit, "dirty": False}  # what trains was read before
+    forget()
     assert origin.code() == {"commit": commit, "dirty": True}
 
 

@@ -44,9 +44,20 @@ def hear(event: Event) -> None:
             tell("trouble", repr(event).replace("\n", " "))
 
 
+def tell_of_whole_ones() -> None:
+    """Tell of each snapshot that a later process can begin with."""
+    validate = Slot.validate
+
+    def validated(slot: Slot, head: bytes, **label: Any) -> None:
+        validate(slot, head, **label)
+        tell("whole", label["step"])
+
+    Slot.validate = validated  # type: ignore[method-assign]
+
+
 def hold_back(held_from: int, part: str) -> None:
     """Have every put of such a part of a checkpoint wait for ever."""
-    put, validate = LocalStore.put, Slot.validate
+    put = LocalStore.put
 
     def held(store: LocalStore, key: str, chunks: Any) -> Any:
         if key.startswith("step_") and int(key[5:15]) >= held_from and part in key:
@@ -54,17 +65,14 @@ def hold_back(held_from: int, part: str) -> None:
             threading.Event().wait()
         return put(store, key, chunks)
 
-    def validated(slot: Slot, head: bytes, **label: Any) -> None:
-        validate(slot, head, **label)
-        tell("whole", label["step"])
-
-    LocalStore.put, Slot.validate = held, validated  # type: ignore[method-assign]
+    LocalStore.put = held  # type: ignore[method-assign]
 
 
 def train(root: str, held_from: int | None, held_part: str, stop: bool) -> None:
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     torch.manual_seed(5)
+    tell_of_whole_ones()
     if held_from is not None:
         hold_back(held_from, held_part)
     model = torch.nn.Sequential(
