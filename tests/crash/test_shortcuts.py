@@ -318,7 +318,9 @@ def planting() -> Iterator[Planting]:
 
 
 def copied(folder: Path) -> Path:
-    shutil.copytree(SOURCE, folder / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    """The product with what Python has compiled of it: a copy keeps the times by which that is known to be up to
+    date."""
+    shutil.copytree(SOURCE, folder / "src")
     return folder / "src"
 
 
@@ -329,6 +331,7 @@ def planted(shortcut: Shortcut, source: Path) -> None:
         assert text.count(words) == 1, f"{shortcut.name}: {words!r} is {text.count(words)} times in {shortcut.file}"
         text = text.replace(words, replacement)
     compile(text, str(path), "exec")
+    shutil.rmtree(path.parent / "__pycache__", ignore_errors=True)  # by chance, time and size may be the same
     path.write_text(text, encoding="utf-8")
 
 
