@@ -27,7 +27,7 @@ from mementum.execute.leftovers import leftovers
 KILLS = 20
 COPY_STEPS = 1  # a copy that was begun at a step's end has ended when the next step changes anything
 SEAL_STEPS = 1  # what follows the copy, on its thread, beside a step
-LATE_MAX = KILLS // 5  # times that the machine gives the thread which seals no turn for longer than that
+LATE_SHARE = 0.2  # of the kills, where the machine has given the thread that seals no turn for longer than that
 STEP_S = 0.006  # about what a step takes: how far behind a step's end a kill may come
 QUIET_S = 120.0  # without a word: a start on a machine where ten processes fight over two cores takes its time
 
@@ -169,6 +169,12 @@ def steps_lost(attempt: Attempt, before: Attempt | None) -> int:
     return before.step - attempt.began[0]
 
 
+def assert_few_late(lost: list[int]) -> None:
+    """Nearly always no more than an interval and a copy."""
+    late = [steps for steps in lost if steps >= EVERY_STEPS + COPY_STEPS + SEAL_STEPS]
+    assert len(late) <= LATE_SHARE * len(lost), lost
+
+
 def test_twenty_kills_lose_no_more_than_an_interval_and_a_copy(
     server: Server, straight: str, root: Path, rng: random.Random, seed: int
 ) -> None:
@@ -201,8 +207,7 @@ def test_twenty_kills_lose_no_more_than_an_interval_and_a_copy(
         assert slots_of(place) == []
     assert tiers.count("ram") >= KILLS // 4
     print(f"lost: {lost}")
-    late = [steps for steps in lost if steps >= EVERY_STEPS + COPY_STEPS + SEAL_STEPS]
-    assert len(late) <= LATE_MAX, late
+    assert_few_late(lost)
 
 
 def test_a_kill_during_the_very_first_save(server: Server, straight: str, root: Path, rng: random.Random) -> None:
