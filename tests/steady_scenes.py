@@ -25,6 +25,8 @@ from mementum.events import Committed, Failed, SaveSkipped, SnapshotKept
 from mementum.records import Decision, Reach, Save, Situation
 from trips import Told
 
+os.fsync = lambda descriptor: None  # what is counted here is not what a disk does
+
 WARM = 40  # saves until all slots, threads and caches are there
 WIDTH = 256  # the state has 0.8 MB: what stayed behind of 460 would be 360 MB
 
@@ -51,8 +53,7 @@ class Held:
 
 def open_files(root: Path) -> Iterator[str]:
     """What is open of the run's files and slots. Not the catalog's: its pool has a connection for each of
-    the run's threads that ask at the same time, and how many do depends on the machine. Not what other tests of this
-    process have left open: it goes when it is collected, or when a server closes its end."""
+    the run's threads that ask at the same time, and how many do depends on the machine."""
     for descriptor in os.listdir("/proc/self/fd"):
         with contextlib.suppress(FileNotFoundError):
             target = os.readlink(f"/proc/self/fd/{descriptor}")
@@ -88,6 +89,10 @@ class InMemory:
         return Save(reason="r", reach=Reach.PROCESS)
 
 
+def root_of(scene: dict[str, Any]) -> Path:
+    return Path(scene["root"])
+
+
 def saves(scene: dict[str, Any]) -> None:
     """As many saves as the scene says, each waited for."""
     _many(scene, waited=True)
@@ -98,11 +103,48 @@ def snapshots(scene: dict[str, Any]) -> None:
     _many(scene, waited=False, policy=InMemory())
 
 
-def _many(scene: dict[str, Any], *, waited: bool, **wishes: Any) -> None:
-    os.fsync = lambda descriptor: None  # what is counted here is not what a disk does
-    root, process, made = Path(scene["root"]), psutil.Process(), Made()
+def behind(scene: dict[str, Any]) -> None:
+    """Nobody waits for the disk, so that saves take the place of others, and others are skipped."""
+    root, made = root_of(scene), Made()
     before = Held.now(root)
-    kind = Committed if waited else SnapshotKept
+    for _ in range(3):
+        with made.open(root, capture=scene["way"]) as run:
+            for _ in range(WARM):
+                made.step()
+                run.record()
+    _report_end(scene, made, before)
+
+
+def errors(scene: dict[str, Any]) -> None:
+    """Runs that end by an error of the training."""
+    root, made, caught = root_of(scene), Made(), []
+    before = Held.now(root)
+    for error in (RuntimeError, KeyboardInterrupt, SystemExit):
+        try:
+            with made.open(root, capture=scene["way"]) as run:
+                made.step()
+                run.record()
+                raise error("of the training")
+        except error as raised:
+            caught.append(repr(raised))
+    report(scene, caught=caught)
+    _report_end(scene, made, before)
+
+
+def _report_end(scene: dict[str, Any], made: Made, before: Held) -> None:
+    report(
+        scene,
+        committed=[event.step for event in made.told.of(Committed)],
+        kept=[event.step for event in made.told.of(SnapshotKept)],
+        skipped=[event.step for event in made.told.of(SaveSkipped)],
+        failed=list(map(repr, made.told.of(Failed))),
+        left=None if (after := Held.now(root_of(scene))) == before else asdict(after),
+    )
+
+
+def _many(scene: dict[str, Any], *, waited: bool, **wishes: Any) -> None:
+    root, process, made = root_of(scene), psutil.Process(), Made()
+    before = Held.now(root)
     others: list[dict[str, Any]] = []
     with made.open(root, capture=scene["way"], **wishes) as run:
         for number in range(1, scene["saves"] + 1):
@@ -122,10 +164,4 @@ def _many(scene: dict[str, Any], *, waited: bool, **wishes: Any) -> None:
             active=len(run._taker.ledger._active),
             saving=len(run._deciding._watchers.perception._saving),  # what was told is counted at the next step
         )
-    report(
-        scene,
-        steps=[event.step for event in made.told.of(kind)],
-        committed=[event.step for event in made.told.of(Committed)],
-        troubles=list(map(repr, made.told.of(Failed) + made.told.of(SaveSkipped))),
-        left=None if (after := Held.now(root)) == before else asdict(after),
-    )
+    _report_end(scene, made, before)
