@@ -18,6 +18,7 @@ from mementum.config.tiers import Tier
 from mementum.errors import NothingToResume, StoreError, Unreachable
 from mementum.events import Displaced, Failed, Fetched, Placed
 from mementum.places import HICCUP_S, START_ATTEMPTS, Site
+from mementum.records import Usage
 from mementum.storage.around import Around
 from mementum.storage.disk import PosixDisk
 from mementum.storage.local import LocalStore
@@ -111,6 +112,25 @@ def test_a_full_disk_at_a_fetch_begins_nothing_anew(tmp_path: Path, monkeypatch:
     assert "start again when that is mended" in str(told.value)
     monkeypatch.undo()
     with again.open(tmp_path / "root", far) as run:  # as it says
+        assert run.resumed is not None
+        assert run.resumed.step == 2
+
+
+def test_a_disk_without_room_for_it_is_found_before_anything_is_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    far = {"url": str(tmp_path / "far"), "name": "far"}
+    step_by_step(Training(), tmp_path / "root", 2, far)
+    entry = entries(tmp_path / "far")[2]
+    shutil.rmtree(tmp_path / "root")
+    free = entry.manifest.size - 1
+    monkeypatch.setattr(LocalStore, "usage", lambda self: Usage(used=10, size=10 + free))
+    again = Training()
+    with pytest.raises(NothingToResume, match=r"from far: it needs .* GB, and the disk of .*root.* has .* GB free"):
+        again.open(tmp_path / "root", far)
+    assert list((tmp_path / "root").rglob("step_*")) == []
+    free += 1
+    with again.open(tmp_path / "root", far) as run:
         assert run.resumed is not None
         assert run.resumed.step == 2
 

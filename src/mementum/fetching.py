@@ -6,14 +6,16 @@ from collections.abc import Mapping, Sequence
 from shlex import quote
 
 from mementum.clock import Clock
-from mementum.errors import MementumError, NothingToResume
+from mementum.errors import MementumError, NothingToResume, StoreError
 from mementum.events import Emit, Failed, Fetched, PhaseBegan, PhaseEnded
+from mementum.execute.halves import mark_name
 from mementum.opening import Opened
 from mementum.places import Site
 from mementum.placing import Copied, place
 from mementum.records import Entry, record
 from mementum.recover.choose import candidates
 
+GB = 1e9  # bytes
 KEPT = "all checkpoints, there and in the root, as they are; nothing was begun"
 
 
@@ -95,6 +97,7 @@ def _fetch_any(opened: Opened, some: Sequence[Offer], clock: Clock, emit: Emit) 
 def _fetch(opened: Opened, offer: Offer, clock: Clock, emit: Emit) -> bool:
     entry, site = offer.entry, offer.site
     id, step, began_s = entry.manifest.id, entry.manifest.step, clock.monotonic()
+    _require_room(opened, entry)
     emit(PhaseBegan(phase="fetch", id=id))
     try:
         done = place(entry, source=site.prompt, target=opened.store, require_newest=_nobody, pause=_goes_on)
@@ -108,6 +111,18 @@ def _fetch(opened: Opened, offer: Offer, clock: Clock, emit: Emit) -> bool:
     opened.catalog.add(opened.home, done.manifest, done.folder)
     emit(Fetched(id=id, step=step, tier=site.name, size=done.manifest.size, duration_s=duration_s))
     return True
+
+
+def _require_room(opened: Opened, entry: Entry) -> None:
+    """StoreError before anything is sent, where the root's disk has not even room for what lies on the tier: a copy
+    would fill it up for everybody, and be cut off all the same."""
+    store, manifest = opened.store, entry.manifest
+    there = {stat.key.rpartition("/")[2]: stat.size for stat in store.list(f"{entry.folder}/")}
+    begun = sum(there.values()) if mark_name(manifest.id) in there else 0
+    needed, free = manifest.size - begun, store.usage().free
+    if needed > free:
+        what = f"it needs {needed / GB:.3g} GB, and the disk of {store.folder} has {free / GB:.3g} GB free"
+        raise StoreError(entry.folder, what)
 
 
 def _nobody() -> None:
