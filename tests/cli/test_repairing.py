@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,18 @@ def test_what_cannot_be_repaired_is_said(ask: Any, root: Path, nas: Path) -> Non
     assert (files(root), files(nas)) == left
     (one,) = json.loads(ask("repair", root, "@4", "--json").out)["checkpoints"]
     assert (one["outcome"], len(one["damage"])) == ("damaged", 1)
+
+
+def test_of_what_the_root_has_lost_it_is_told_who_has_it(ask: Any, root: Path, nas: Path) -> None:
+    before = files(root)
+    for path in root.glob("*/*/step_*4/meta*.json"):
+        path.unlink()
+    told = ask("repair", root, "@4", "--from", nas)
+    assert (told.code, f"has no checkpoint at step 4; there are steps 6, 2; but {nas} has it" in told.err) == (4, True)
+    words = shlex.split(told.err.splitlines()[-1].removeprefix("next: mementum "))
+    assert ask(*words).code == 0
+    assert {key: data for key, data in files(root).items() if key in before} == before
+    assert ask("repair", root, "@4").lines[0].split()[0] == "whole"
 
 
 def test_beside_a_training_that_lives(ask: Any, root: Path, nas: Path) -> None:

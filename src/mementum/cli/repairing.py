@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from shlex import quote
 from typing import Any
 
 from mementum.catalog.noted import from_outside
@@ -49,7 +50,11 @@ def repair(root: str, address: str | None, asked: Asked, *, as_json: bool, clock
     local_folder(root)  # facts are written there
     contents = look(root)
     target = None if asked.where is None else copies_in(contents, asked.where)
-    chosen = _chosen(contents, address, target)
+    try:
+        chosen = _chosen(contents, address, target)
+    except NoSuchAddress as missing:
+        _tell_who_has(contents, root, address, asked.sources, missing)
+        raise
     places = _places(contents, asked.sources, target)
     if not places and target is None and chosen:
         raise UsageError(
@@ -89,6 +94,24 @@ def _chosen(contents: Contents, address: str | None, target: Copies | None) -> S
         for held in every
         if any(place.tier == target.name and place.damaged is not None for place in held.entry.places)
     ]
+
+
+def _tell_who_has(
+    contents: Contents, root: str, address: str | None, sources: Sequence[str], missing: NoSuchAddress
+) -> None:
+    """NoSuchAddress with the way back, if a tier has what the root has no manifest of any more: there is nothing to
+    repair, and it can be brought."""
+    for text in sources or known_tiers(contents):
+        try:
+            place = copies_in(contents, text)
+            there = look(place.url)
+            find(there, address_in(there, address))
+        except MementumError:
+            continue
+        raise NoSuchAddress(
+            f"{missing.message}; but {place.name} has it",
+            next_command=f"mementum place {quote(root)} {quote(address or '')} --from {quote(place.url)}",
+        ) from missing
 
 
 def _places(contents: Contents, sources: Sequence[str], target: Copies | None) -> list[Copies]:
