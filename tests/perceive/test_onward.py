@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from mementum.perceive.exposure import Exposure
+import pytest
+
+from mementum.perceive.exposure import IN_FLIGHT_MAX, Exposure
 from mementum.perceive.onward import Onward
 from mementum.records import Reach
 
@@ -65,14 +67,53 @@ def test_a_newer_one_that_is_there_makes_an_older_one_needless() -> None:
     assert run.at_risk_s == (1.0, 1.0, 1.0)
 
 
-def test_saves_for_less_are_not_waited_for() -> None:
+def test_saves_for_less_are_not_waited_for_and_count_where_they_arrive() -> None:
     run = Run()
     run.steps(4)
     run.save("c1", Reach.REBOOT)
     assert run.at_risk_s == (0.0, 0.0, 4.0)
-    run.told("c1", there=True)  # it was not made against that loss
-    assert run.at_risk_s == (0.0, 0.0, 4.0)
+    assert not run.exposure.in_flight(Reach.MACHINE)
+    run.steps(2)
+    assert run.exposure.seconds(Reach.MACHINE) == pytest.approx(6**2 / 2 / 3600)
+    run.told("c1", there=True)  # by a tier that takes all
+    assert run.at_risk_s == (2.0, 2.0, 2.0)
+    assert run.exposure.seconds(Reach.MACHINE) == pytest.approx(2**2 / 2 / 3600)
+    run.save("c2", Reach.REBOOT)
+    run.told("c2", there=False)
+    run.told("c2", there=True)
+    assert run.at_risk_s == (0.0, 0.0, 2.0)
+
+
+def test_an_older_one_for_less_that_arrives_late_changes_nothing() -> None:
+    run = Run()
+    run.steps(1)
+    run.save("c1", Reach.REBOOT)
+    run.steps(1)
+    run.save("c2", Reach.MACHINE)
+    run.steps(1)
+    run.told("c2", there=True)
+    run.told("c1", there=True)
+    assert run.at_risk_s == (1.0, 1.0, 1.0)
+
+
+def test_only_the_newest_saves_for_less_are_remembered() -> None:
+    run = Run()
+    for number in range(IN_FLIGHT_MAX + 1):
+        run.steps(1)
+        run.save(f"c{number}", Reach.REBOOT)
+    run.told("c0", there=True)
+    assert run.at_risk_s == (0.0, 0.0, IN_FLIGHT_MAX + 1.0)
+    run.told("c1", there=True)
+    assert run.at_risk_s == (0.0, 0.0, IN_FLIGHT_MAX - 1.0)
+    assert len(run.onward._besides) == len(run.exposure._besides) == IN_FLIGHT_MAX - 1
+
+
+def test_of_a_branch_that_was_left_nothing_arrives() -> None:
+    run = Run()
+    run.steps(4)
+    run.save("c1", Reach.REBOOT)
     run.save("c2", Reach.MACHINE)
     run.onward.clear()
-    run.told("c2", there=True)
+    for id in ("c1", "c2"):
+        run.told(id, there=True)
     assert run.at_risk_s == (0.0, 0.0, 4.0)

@@ -32,6 +32,7 @@ class Exposure:
         self._now = dict.fromkeys(Reach, start)
         self._last = dict.fromkeys(Reach, start)
         self._taken: dict[Reach, list[_Mark]] = {reach: [] for reach in Reach}
+        self._besides: list[_Mark] = []  # for the loss of the machine, of saves against less that may get beyond it
 
     def advance(self, at_s: float, step: int, rates: Mapping[Reach, float]) -> None:
         """After a step; the rates (a second) have held since the step before it. A reach without a rate has none."""
@@ -50,12 +51,15 @@ class Exposure:
         """A save takes the state as it is now. Returns the time by which to call it when it ends."""
         for served in _served(reach):
             self._taken[served] = [*self._taken[served][1 - IN_FLIGHT_MAX :], self._now[served]]
+        if reach is Reach.REBOOT:
+            self._besides = [*self._besides[1 - IN_FLIGHT_MAX :], self._now[Reach.MACHINE]]
         return self._now[reach].at_s
 
     def durable(self, reach: Reach, at_s_taken: float) -> None:
-        """The save that took its state then cannot be lost any more to what its reach outlives."""
+        """The save that took its state then cannot be lost any more to what `reach` outlives, which may be more than
+        it was made for."""
         for served in _served(reach):
-            marks = [mark for mark in self._taken[served] if mark.at_s == at_s_taken]
+            marks = [mark for mark in self._marks(served) if mark.at_s == at_s_taken]
             if marks and at_s_taken >= self._last[served].at_s:
                 self._last[served] = marks[-1]
         self.failed(reach, at_s_taken)
@@ -64,6 +68,11 @@ class Exposure:
         """That save has ended, and nothing of it counts."""
         for served in _served(reach):
             self._taken[served] = [mark for mark in self._taken[served] if mark.at_s != at_s_taken]
+        if reach is Reach.MACHINE:
+            self._besides = [mark for mark in self._besides if mark.at_s != at_s_taken]
+
+    def _marks(self, reach: Reach) -> list[_Mark]:
+        return [*self._taken[reach], *self._besides] if reach is Reach.MACHINE else self._taken[reach]
 
     def seconds(self, reach: Reach) -> float:
         """Expected seconds of work lost so far."""
