@@ -15,6 +15,7 @@ FLOORS = (  # a file imports its own room and lower floors, nothing else
     {"places", "repairing", "scrubbing", "assemble", "policies", "watermarks"}
     | {"past", "journal", "noting", "soundness", "belated"},
     {"opening", "asking", "tidying", "vanishing"},
+    {"displacing"},
     {"compressing", "forwarding", "landing", "mending", "fetching"},
     {"background", "ram", "slotting", "tending"},
     {"taking", "planning", "deciding", "quarantine", "restoring", "draining", "clearing", "timeline"},

@@ -50,7 +50,7 @@ def test_all_of_it_comes_back() -> None:
     mirror(near, far)
     near.append("journal/0001.jsonl", LINES[1])
     mirror(near, far)
-    bring_attempts(far, new)
+    bring_attempts(far, new, own=2)
     bring_facts(far, new, own=2)
     wanted = {key: data for key, data in content(near, "").items() if "lease" not in key}
     assert content(new, "") == wanted

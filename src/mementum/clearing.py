@@ -16,7 +16,7 @@ from mementum.catalog.rebuild import holding, refresh
 from mementum.catalog.sql import open_sqlite
 from mementum.clock import Clock, timestamp
 from mementum.config.settings import KEEP_BEST, KEEP_SPREAD
-from mementum.decide.filling import give
+from mementum.decide.filling import freed_by, give, with_stayed
 from mementum.decide.retain import Retention, retain
 from mementum.errors import StoreError, TaskInUse
 from mementum.events import Emit
@@ -24,10 +24,10 @@ from mementum.execute.claim import claim, withdraw
 from mementum.execute.commit import new_id
 from mementum.execute.holdings import holdings, size_of
 from mementum.execute.remove import orphans, outdated
-from mementum.pruning import prune, sweep
-from mementum.records import Blob, Entry, Fact, Granularity, Verdict, record
+from mementum.pruning import must_stay, prune, sweep
+from mementum.records import Entry, Fact, Granularity, Verdict, record
 from mementum.storage.disk import PosixDisk
-from mementum.storage.local import is_full
+from mementum.storage.local import LocalStore, is_full
 from mementum.storage.store import Home
 
 # Why leftovers stay, whose removal begins with a small file: the claim that tells them from a save in progress.
@@ -73,7 +73,7 @@ def forget_now(
         verdicts = _remove(
             verdicts, entries, store, home, catalog, lately, clock=clock, emit=emit, by=by or noted.person()
         )
-    return Cleared(verdicts=verdicts, entries=entries, freed=_freed(verdicts, entries, held))
+    return Cleared(verdicts=verdicts, entries=entries, freed=freed_by(verdicts, entries, held))
 
 
 def free(
@@ -91,24 +91,38 @@ def free(
     lately = Lately(store)
     entries = _known(store, home, catalog)
     held = holdings(entries, store)
-    found = give(entries, USUAL, need=need, holdings=held, waiting=_waiting(store, entries))
-    verdicts, freed, missing = found.verdicts, found.freed, found.missing
-    if not dry_run:
-        verdicts = _remove(
-            verdicts, entries, store, home, catalog, lately, clock=clock, emit=emit, by=by or noted.person()
-        )
-    if verdicts != found.verdicts:
-        freed = _freed(verdicts, entries, held)
-        missing = max(0, need - freed)
-    return Cleared(verdicts=verdicts, entries=entries, freed=freed, missing=missing)
+    waiting, left, freed = _waiting(store, entries), entries, 0
+    out: dict[str, Verdict] = {}
+    while True:  # what stays nevertheless gives nothing: others go in its place
+        found = give(left, USUAL, need=need - freed, holdings=held, waiting=waiting)
+        verdicts = found.verdicts
+        if not dry_run:
+            verdicts = _remove(
+                verdicts, left, store, home, catalog, lately, clock=clock, emit=emit, by=by or noted.person()
+            )
+        out |= {verdict.id: verdict for verdict in verdicts}
+        gone = {verdict.id for verdict in verdicts if not verdict.keep}
+        freed += freed_by(verdicts, left, held)
+        stayed = {
+            now.id: now.reason for now, then in zip(verdicts, found.verdicts, strict=True) if now.keep and not then.keep
+        }
+        if not stayed:
+            break
+        waiting |= stayed
+        left = tuple(entry for entry in left if entry.manifest.id not in gone)
+    order = {entry.manifest.id: entry.order for entry in entries}
+    every = tuple(sorted(out.values(), key=lambda verdict: order[verdict.id], reverse=True))
+    return Cleared(verdicts=every, entries=entries, freed=freed, missing=found.missing)
 
 
 def clear_leftovers(root: Path, task: str, store: Home, *, clock: Clock, emit: Emit, dry_run: bool) -> Cleared:
     """Remove what saves and removals that were cut short have left in a task. Only the holder of a task can tell that
     from a save in progress: it is claimed for that, and a training that starts meanwhile waits. Where a training
     has it, its own next start does the same, and `held` says so."""
-    found = (*orphans(store), *outdated(store))
-    freed = sum(size_of(store, key) or 0 for key in found)
+    parts = (*orphans(store), *outdated(store))
+    left = store.unfinished() if isinstance(store, LocalStore) else ()
+    found = (*(stat.key for stat in left), *parts)
+    freed = sum(stat.size for stat in left) + sum(size_of(store, key) or 0 for key in parts)
     nothing = Cleared(verdicts=(), entries=(), freed=freed, leftovers=found)
     if dry_run or not found:
         return nothing
@@ -171,14 +185,6 @@ def _waiting(store: Home, entries: Sequence[Entry]) -> dict[str, str]:
     return {plan.target: PLANNED}
 
 
-def _freed(verdicts: Sequence[Verdict], entries: Sequence[Entry], held: Mapping[str, Sequence[Blob]]) -> int:
-    """Bytes of files that only what goes has."""
-    kept = {verdict.id for verdict in verdicts if verdict.keep}
-    stays = {blob.key for entry in entries if entry.manifest.id in kept for blob in held[entry.folder]}
-    goes = {blob.key: blob.size for entry in entries for blob in held[entry.folder] if blob.key not in stays}
-    return sum(goes.values())
-
-
 def _remove(
     verdicts: tuple[Verdict, ...],
     entries: Sequence[Entry],
@@ -199,13 +205,17 @@ def _remove(
     stayed: dict[str, str] = {}
     try:
         with closing(open_sqlite(None)) as none:  # the catalog lies on the same disk
-            alone = partial(prune, home=home, store=store, catalog=none, emit=emit, stays=lately.stays)
+            alone = partial(
+                prune, home=home, store=store, catalog=none, emit=emit, stays=partial(must_stay, lately, entries)
+            )
             tried = _announce(gone, entries, store, alone, stayed, clock=clock, by=by)
         for entry in entries:
             if entry.manifest.id in tried - stayed.keys():
                 catalog.forget(home, entry.folder)
         rest = [verdict for verdict in verdicts if verdict.id not in tried]
-        stayed |= prune(rest, entries, home=home, store=store, catalog=catalog, emit=emit, stays=lately.stays)
+        stayed |= prune(
+            rest, entries, home=home, store=store, catalog=catalog, emit=emit, stays=partial(must_stay, lately, entries)
+        )
     except StoreError as error:
         there = holding(stat.key for stat in store.list("step_"))
         left = {entry.manifest.id for entry in entries if entry.folder in there}
@@ -215,10 +225,7 @@ def _remove(
         error.next_command = error.next_command or "mementum ls ROOT shows what is left; then the same again"
         raise
     _say_what_stayed(store, stayed, clock)
-    return tuple(
-        replace(verdict, keep=True, reason=stayed[verdict.id]) if verdict.id in stayed else verdict
-        for verdict in verdicts
-    )
+    return with_stayed(verdicts, stayed)
 
 
 def _announce(

@@ -7,7 +7,7 @@ from shlex import quote
 
 from mementum.clock import Clock
 from mementum.errors import MementumError, NothingToResume, StoreError
-from mementum.events import Emit, Failed, Fetched, PhaseBegan, PhaseEnded
+from mementum.events import Emit, Failed, Fetched, PassedOver, PhaseBegan, PhaseEnded
 from mementum.execute.halves import mark_name
 from mementum.opening import Opened
 from mementum.places import Site
@@ -16,6 +16,7 @@ from mementum.records import Entry, record
 from mementum.recover.choose import candidates
 
 GB = 1e9  # bytes
+SHOWN_MAX = 10  # manifests in a message
 KEPT = "all checkpoints, there and in the root, as they are; nothing was begun"
 
 
@@ -34,8 +35,18 @@ def bring_best(opened: Opened, known: Sequence[Entry], *, clock: Clock, emit: Em
     The best of all tiers comes first, from each tier that has it until one of them gives it whole. One that is damaged
     everywhere is told, and the next one is tried. NothingToResume where it cannot be had now, or where all are damaged
     and the root has none: to begin elsewhere without a word would leave it behind for good."""
-    own = {entry.manifest.id for entry in known}
+    own = _exact(known)
     offers = _offers(opened, own)
+    unread = [(site, damage) for site in opened.places.joined() for damage in site.damage]
+    for site, damage in unread:
+        emit(PassedOver(id=f"{damage.key} on {site.name}", what=damage.what))
+    if unread and not offers and not candidates(known):
+        raise NothingToResume(
+            f"task {opened.task!r} has checkpoints on its tiers only, and no manifest can be read:\n"
+            + "\n".join(f"  {site.name}: {damage.key}: {damage.what}" for site, damage in unread[:SHOWN_MAX]),
+            kept=KEPT,
+            next_command='`mementum doctor` of each tier; resume="never" begins anew beside them',
+        )
     whole = [entry for entry in known if entry.damaged is None]
     tried: list[Entry] = []
     for entry in candidates([*whole, *(some[0].entry for some in offers.values())]):
@@ -57,8 +68,13 @@ def bring_best(opened: Opened, known: Sequence[Entry], *, clock: Clock, emit: Em
 def bring_this(opened: Opened, id: str, known: Sequence[Entry], *, clock: Clock, emit: Emit) -> Mapping[str, str]:
     """Fetch a checkpoint that the run is to go back to, if a tier alone has it. NothingToResume where it cannot be had
     now."""
-    some = _offers(opened, {entry.manifest.id for entry in known}).get(id)
+    some = _offers(opened, _exact(known)).get(id)
     return {} if some is None else _fetch_any(opened, some, clock, emit) or {}
+
+
+def _exact(known: Sequence[Entry]) -> set[str]:
+    """Ids of what the root has in full: what has grown old there may be in full on a tier."""
+    return {entry.manifest.id for entry in candidates(known)}
 
 
 def _offers(opened: Opened, own: set[str]) -> dict[str, list[Offer]]:

@@ -2,41 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
 
-from mementum.clock import Clock, unhurried
+from mementum.clock import Clock
 from mementum.config.tiers import Watermarks
-from mementum.decide.ageing import Ageing, aged
-from mementum.decide.filling import give
-from mementum.decide.retain import Retention, retain
+from mementum.displacing import Displacing, Tell
 from mementum.errors import MementumError, Superseded
-from mementum.events import Displaced, Emit, Event, Failed, Placed, Removed, Swept, Unplaced
+from mementum.events import Emit, Failed, Placed, Swept, Unplaced
 from mementum.execute.behind import STOPPED
 from mementum.execute.compress import Pause
 from mementum.execute.halves import clear_halves
-from mementum.execute.holdings import holdings
 from mementum.execute.placer import PlaceJob, Placer
 from mementum.format.levels import level_of
 from mementum.lodging import FROZEN
-from mementum.mirroring import mirror, require_newest_there
+from mementum.mirroring import mirror
 from mementum.opening import Opened
 from mementum.perceive.sending import Sending
 from mementum.places import Site, lose, trouble
 from mementum.placing import Copied, Uncopied, place
-from mementum.pruning import prune, sweep
-from mementum.records import Entry, Manifest, Place, Reach, Verdict
+from mementum.pruning import sweep
+from mementum.records import Entry, Manifest, Place, Reach
 from mementum.vanishing import find_vanished, tell_vanished
-from mementum.watermarks import URGENT, Gave, Level, marks_of
-from mementum.withering import wither
+from mementum.watermarks import URGENT, Level, marks_of
 
 LOOK_S = 0.2  # between two looks whether a tier has gone silent, at the end of a run
 MIRROR_WAIT_S = 10.0  # at the end, for the last facts: a few small objects
 STOP_WAIT_S = 5.0  # for a block on its way; a request that takes longer dies with the process, and is no harm
 REACH = "reach"  # in a manifest's decision: the loss that it was saved for
-
-Tell = Callable[[str, str, int, Mapping[str, Any]], None]  # kind of fact, id, step, values
 
 
 class Forwarding:
@@ -47,12 +40,14 @@ class Forwarding:
     ) -> None:
         """`best_of`: the metric of each tier's best. `marks`: None where a tier may become full. `tell` queues a
         fact."""
-        self._opened, self._best_of, self._tell = opened, best_of, tell
+        self._opened, self._tell = opened, tell
         self._clock, self._emit = clock, emit
-        self._now = unhurried(clock)
         self._sending: Sending | None = None
         self._at_s: Callable[[], float] = clock.monotonic
-        self._lines = [Line(site, Placer(emit=emit), self._level(site, marks)) for site in opened.places.sites]
+        self._lines: list[Line] = []
+        for site in opened.places.sites:
+            displacing = Displacing(opened, site, best_of=best_of, tell=tell, clock=clock, emit=emit)
+            self._lines.append(Line(site, Placer(emit=emit), displacing, self._level(site, marks)))
 
     def hold_to(self, sending: Sending, at_s: Callable[[], float]) -> None:
         """Let what goes beyond the machine be counted, and wait for what budgets leave of a day. `at_s`: the time by
@@ -69,9 +64,9 @@ class Forwarding:
         except MementumError as error:
             self._emit(trouble("looking for a checkpoint to place", error))
             return
-        wanted = entries[-1:] if id is None else [entry for entry in entries if entry.manifest.id == id]
         for line in self._lines:
-            for entry in wanted:
+            meant = [entry for entry in entries if line.is_meant(entry)]
+            for entry in meant[-1:] if id is None else [entry for entry in meant if entry.manifest.id == id]:
                 if line.site.lost is None and line.takes(entry):
                     self._queue(line, entry)
 
@@ -148,7 +143,7 @@ class Forwarding:
                 form=site.form,
                 owners=site.owners,
                 others=site.entries(self._opened.store),
-                require_newest=lambda: self._require_newest(site),
+                require_newest=line.displacing.require_newest,
                 pause=pause,
                 tell=partial(self._sent, line, manifest.id),
             )
@@ -157,9 +152,9 @@ class Forwarding:
                 self._not_placed(line, entry, done)
                 return
             self._came(line, manifest, done, self._clock.monotonic() - began_s)
-            self._tidy(site)
+            line.displacing.tidy()
             if line.level is not None:
-                line.level.after(lambda need: self._free(site, need))
+                line.level.after(line.displacing.free)
         except Superseded as superseded:
             lose(site, superseded, self._emit)
             self._not_placed(line, entry, Uncopied(reason=superseded.message))
@@ -214,7 +209,7 @@ class Forwarding:
         copies of ours that another checkpoint has taken the place of."""
         site, waiting = line.site, {id, *(job.id for job in line.placer.pending)}
         if not line.swept:
-            self._require_newest(site)
+            line.displacing.require_newest()
             clear_halves(site.store, lambda half: half in waiting)
             sweep(site.store, emit=lambda event: self._emit(event) if isinstance(event, Swept) else None)
             line.swept = True
@@ -222,9 +217,6 @@ class Forwarding:
             given_up = frozenset(line.failed - waiting)
             clear_halves(site.store, lambda half: half not in given_up)
             line.failed -= given_up
-
-    def _require_newest(self, site: Site) -> None:
-        require_newest_there(site.store, self._opened.attempt.number, task=self._opened.task)
 
     def _mirror_last(self, line: Line, pause: Pause) -> None:
         try:
@@ -250,7 +242,7 @@ class Forwarding:
         if line.level is None:
             return True
         coming = _coming(line.site, entry)
-        why = line.level.before(coming, lambda need: self._free(line.site, need))
+        why = line.level.before(coming, line.displacing.free)
         return why is None or entry.manifest.decision.get("cause") in URGENT
 
     def _may_send(self, line: Line, entry: Entry) -> bool:
@@ -269,69 +261,12 @@ class Forwarding:
         if self._sending is not None and line.site.reach is Reach.MACHINE:
             self._sending.sent(self._at_s(), line.site.name, id, size)
 
-    def _free(self, site: Site, need: int) -> Gave:
-        """Remove there what is worth least."""
-        entries = site.entries(self._opened.store)
-        found = give(entries, self._retention(site), need=need, holdings=holdings(entries, site.store))
-        self._remove(site, found.verdicts, entries)
-        return Gave(freed=found.freed, missing=found.missing)
-
-    def _retention(self, site: Site) -> Retention:
-        wishes, days = site.wishes, site.wishes.retention_days
-        return Retention(
-            last=wishes.keep_last,
-            every_steps=wishes.keep_every_steps,
-            best=wishes.keep_best or 0,
-            best_of=self._best_of,
-            ageing=Ageing(level_0=days.level_0, level_1=days.level_1, level_2=days.level_2),
-        )
-
-    def _tidy(self, site: Site) -> None:
-        """Take away there what its retention does not keep, and drop there what has grown old."""
-        retention = self._retention(site)
-        entries = site.entries(self._opened.store)
-        self._remove(site, retain(entries, retention), entries)
-        left = site.entries(self._opened.store)
-        old = aged(left, retention.ageing, now_s=self._now())
-        self._remove(
-            site, tuple(Verdict(id=one.id, keep=False, reason=one.reason) for one in old if not one.levels), left
-        )
-        for one in old:
-            if one.levels:
-                wither(
-                    next(entry for entry in left if entry.folder == one.folder),
-                    one.levels,
-                    reason=one.reason,
-                    home=site.home,
-                    store=site.store,
-                    catalog=site.catalog,
-                    emit=self._emit,
-                    require_newest=lambda: self._require_newest(site),
-                )
-
-    def _remove(self, site: Site, verdicts: Sequence[Verdict], entries: Sequence[Entry]) -> None:
-        if all(verdict.keep for verdict in verdicts):
-            return
-        by_id = {entry.manifest.id: entry for entry in entries}
-
-        def heard(event: Event) -> None:
-            """A removal there is none from the root."""
-            if isinstance(event, Removed):
-                site.owners.forget(by_id[event.id].folder)
-                self._tell("displaced", event.id, event.step, {"tier": site.name, "url": site.url, "why": event.reason})
-                self._emit(Displaced(id=event.id, step=event.step, tier=site.name, reason=event.reason))
-            elif isinstance(event, Failed):
-                self._emit(event)
-
-        self._require_newest(site)
-        prune(verdicts, entries, home=site.home, store=site.store, catalog=site.catalog, emit=heard)
-
 
 class Line:
     """A tier and its thread."""
 
-    def __init__(self, site: Site, placer: Placer, level: Level | None) -> None:
-        self.site, self.placer, self.level = site, placer, level
+    def __init__(self, site: Site, placer: Placer, displacing: Displacing, level: Level | None) -> None:
+        self.site, self.placer, self.displacing, self.level = site, placer, displacing, level
         self.told = False  # that it is in trouble
         self.newest_step: int | None = None  # of the checkpoints that came there
         self.failed: set[str] = set()  # ids, of which it may have half copies of ours
@@ -340,15 +275,17 @@ class Line:
     def takes(self, entry: Entry) -> bool:
         """Whether the checkpoint is to go there, and is not there as far as facts know."""
         wishes, manifest = self.site.wishes, entry.manifest
-        if any(_is_current(copy, self.site) for copy in entry.places):
-            return False
-        if wishes.take == "due" and _reach(entry) < self.site.reach:
+        if any(_is_current(copy, self.site) for copy in entry.places) or not self.is_meant(entry):
             return False
         coming = [job.step for job in self.placer.pending if job.id]
         before = coming[-1] if coming else self.newest_step
         if wishes.every_steps is None or before is None:
             return True
         return not 0 <= manifest.step - before < wishes.every_steps
+
+    def is_meant(self, entry: Entry) -> bool:
+        """Whether it was saved for what the tier is there for."""
+        return self.site.wishes.take == "all" or _reach(entry) >= self.site.reach
 
     def join(self, opened: Opened) -> None:
         """Make sure that the tier is ours."""

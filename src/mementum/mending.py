@@ -44,11 +44,13 @@ class Mending:
         self._opened, self._tell, self._require_newest, self._turn = opened, tell, require_newest, turn
         self._emit = emit
 
-    def mend(self, entry: Entry, site: Site | None, pause: Pause) -> Entry | None:
+    def mend(self, entry: Entry, site: Site | None, pause: Pause, *, hurry: bool = False) -> Entry | None:
         """Put a checkpoint right on a tier, or in the root; as it is there now, or None where that cannot be. It is
-        told, and Superseded is raised."""
+        told, and Superseded is raised. `hurry`: somebody waits."""
         where, manifest = ROOT if site is None else site.name, entry.manifest
-        donors = [Donor(name=one.name, store=one.store) for one in self._usable() if one is not site]
+        donors = [
+            Donor(name=one.name, store=one.prompt if hurry else one.store) for one in self._usable() if one is not site
+        ]
         if site is not None:
             donors.insert(0, Donor(name=ROOT, store=self._opened.store))
         if not donors:
@@ -88,7 +90,7 @@ class Mending:
 
     def mend_here(self, entry: Entry) -> Entry | None:
         """The same in the root, at a start, which waits for it."""
-        return self.mend(entry, None, _goes_on)
+        return self.mend(entry, None, _goes_on, hurry=True)
 
     def _look(self, site: Site | None) -> None:
         self._require_newest()

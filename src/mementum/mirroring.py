@@ -12,6 +12,7 @@ from mementum.catalog import facts
 from mementum.errors import KeyMissing, KeyTaken, StoreError, Superseded
 from mementum.execute.attempts import KEY, key_of, numbers
 from mementum.execute.liveness import who_is
+from mementum.records import CLEARS
 from mementum.storage.store import Home, Store
 
 PART = re.compile(r"journal/(\d{4,})-(\d{1,18})\.jsonl")
@@ -66,11 +67,11 @@ def mirror(near: Store, far: Store) -> int:
     return sent
 
 
-def bring_attempts(far: Store, near: Home) -> None:
-    """Bring the files of attempts that the home has not seen, so that the next number is above theirs. Before a claim:
-    whoever claims at the same time brings the same."""
+def bring_attempts(far: Store, near: Home, own: int) -> None:
+    """Bring the files of attempts before `own` that the home has not seen. After the claim of `own`, which is above
+    theirs: a holder that lives would take one that comes before for a later attempt."""
     known = set(numbers(near))
-    _bring(far, near, [key_of(number) for number in numbers(far) if number not in known])
+    _bring(far, near, [key_of(number) for number in numbers(far) if number < own and number not in known])
 
 
 def bring_facts(far: Store, near: Home, own: int) -> None:
@@ -166,7 +167,9 @@ def _is_fetch(near: Store, key: str) -> bool:
         fields = json.loads(bytes(near.get(key)))
     except (ValueError, RecursionError, KeyMissing):
         return False
-    return isinstance(fields, dict) and all(fields.get(name) == value for name, value in FETCH.items())
+    return isinstance(fields, dict) and (
+        fields.get(CLEARS) is True or all(fields.get(name) == value for name, value in FETCH.items())
+    )
 
 
 def _superseded(far: Store, by: int, own: int, task: str) -> None:

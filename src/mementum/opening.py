@@ -72,14 +72,16 @@ def open_task(
     far = places.find_home(task)
     home = _home(disk, folder, task, clock.now(), far)
     store = LocalStore(disk, f"{folder}/{home}")
-    places.bring_attempts(store)
-    shared = is_remote(folder)
-    attempt = claim(store, task=task, facts=about, clock=clock, emit=emit, shared=shared, takeover=takeover)
+    shared, above = is_remote(folder), places.newest()
+    attempt = claim(
+        store, task=task, facts=about, clock=clock, emit=emit, shared=shared, takeover=takeover, above=above
+    )
     try:
         if attempt.lease is not None:
             attempt.lease.start()
         if attempt.sure:  # else somebody may still be writing what looks like a leftover; it is swept later
             sweep(store, emit=emit)
+        places.bring_attempts(store, attempt.number)
         places.join(store, home, task=task, own=attempt.number)
         catalog, damages = _refreshed(folder, home, store, emit)
         if share_with is not None:

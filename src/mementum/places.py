@@ -17,15 +17,17 @@ from mementum.config.tiers import Tier
 from mementum.errors import KeyMissing, KeyTaken, MementumError, Superseded, Unreachable, UsageError
 from mementum.events import Emit, Failed
 from mementum.execute import priority
+from mementum.execute.attempts import numbers
 from mementum.execute.holdings import holdings
 from mementum.execute.transfer import Owners
 from mementum.lodging import know_frozen
 from mementum.masking import shown
 from mementum.mirroring import bring_attempts, bring_facts, hold_there
 from mementum.placing import Form
-from mementum.records import Entry, Usage
+from mementum.records import Damage, Entry, Usage
 from mementum.storage.local import LocalStore
 from mementum.storage.noted import Noted
+from mementum.storage.pace import Pace
 from mementum.storage.retry import Retrying
 from mementum.storage.store import Home, Store
 from mementum.storage.throttle import Throttled
@@ -77,8 +79,9 @@ class Site:
         self.lost: Superseded | None = None  # a later attempt has it
         self.joined = False
         self.compared = False  # whether what facts say of it was compared with what lies there
-        self.unreadable: frozenset[str] = frozenset()  # folders whose manifests are damaged
-        self._inner = inner
+        self.damage: tuple[Damage, ...] = ()  # manifests that are not what was written
+        self.unreadable: frozenset[str] = frozenset()  # their folders
+        self._inner, self._pace = inner, Pace(wishes.rate, self.clock)  # one for all that goes there
         self._given_up = False  # the last call has failed
         self._since_s: float | None = None  # since when calls are tried again
 
@@ -111,10 +114,14 @@ class Site:
         self.home = tasks.find(self._around(self._inner, START_ATTEMPTS, START_PATIENCE_S), task) or ""
         return self.home or None
 
-    def bring_attempts(self, near: Home) -> None:
-        """So that the number that is claimed next is above all that it knows."""
+    def newest(self) -> int:
+        """The highest number of an attempt that it knows; 0: none."""
+        return max(numbers(self.prompt), default=0) if self.home else 0
+
+    def bring_attempts(self, near: Home, own: int) -> None:
+        """Those before ours that it knows and the home does not."""
         if self.home:
-            bring_attempts(self.prompt, near)
+            bring_attempts(self.prompt, near, own)
 
     def join(self, near: Home, home: str, *, task: str, own: int, hurry: bool = False) -> None:
         """Take the place for the attempt `own`, learn what is known there, and what lies there. Twice is once.
@@ -127,8 +134,9 @@ class Site:
         store = self._around(self._part(), attempts, patience_s)
         hold_there(near, store, own, task=task)
         bring_facts(store, near, own)
-        damage = enter(self.catalog, self.home, store, few=1)  # its facts are at home by now
-        self.unreadable = frozenset(one.key.partition("/")[0] for one in damage)
+        # Its facts are at home by now.
+        self.damage = enter(self.catalog, self.home, store, few=1, strict=True)
+        self.unreadable = frozenset(one.key.partition("/")[0] for one in self.damage)
         held = self.entries(near)
         if held:
             know_frozen(store, held[-1].folder, held[-1].manifest, self.owners)
@@ -148,7 +156,8 @@ class Site:
     def _as_here(self, entry: Entry) -> Entry:
         place = next((place for place in entry.places if place.tier == self.name), None)
         damaged, verified = (None, None) if place is None else (place.damaged, place.verified)
-        return replace(entry, damaged=damaged, verified=verified)
+        elsewhere = tuple(place for place in entry.places if place.tier != self.name)
+        return replace(entry, damaged=damaged, verified=verified, places=elsewhere)
 
     def close(self) -> None:
         """Nobody uses it any more."""
@@ -168,7 +177,7 @@ class Site:
             store = Retrying(
                 store, self.clock, self._hears, answered=self.answered, attempts=attempts, patience_s=patience_s
             )
-        return store if self.wishes.rate is None else Throttled(store, self.wishes.rate, self.clock)
+        return store if self.wishes.rate is None else Throttled(store, self._pace, self.clock)
 
     def _part(self) -> Store:
         if isinstance(self._inner, LocalStore):  # which can give files a second name
@@ -230,12 +239,20 @@ class Places:
                 homes += [home for home in (site.find_home(task),) if home]
         return homes[0] if homes else None
 
-    def bring_attempts(self, near: Home) -> None:
-        """So that the number that is claimed next is above all that a tier knows. A StoreError of the home itself."""
+    def newest(self) -> int:
+        """The highest number of an attempt that a tier knows: the one that is claimed next is above it."""
+        found = [0]
+        for site in self._asked():
+            with self._told(site):
+                found.append(site.newest())
+        return max(found)
+
+    def bring_attempts(self, near: Home, own: int) -> None:
+        """Those before `own` that tiers know. A StoreError of the home itself."""
         for site in self._asked():
             noted = Noted(near)
             with self._told(site, noted):
-                site.bring_attempts(noted)
+                site.bring_attempts(noted, own)
 
     def join(self, near: Home, home: str, *, task: str, own: int) -> None:
         """Take the tiers for this attempt. One that does not answer is told, and joined when it does. A StoreError of

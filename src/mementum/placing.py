@@ -67,6 +67,9 @@ class Job:
     pause: Pause
     others: Sequence[Entry] = ()
     below: Manifest | None = None  # what stands there already, with fewer levels
+    frozen: list[DataFile] = field(
+        default_factory=list
+    )  # weights that the target has with this copy, once that is there
     bases: dict[str, DataFile] = field(default_factory=dict)  # what files of the copy were coded against, by its key
 
     @property
@@ -106,8 +109,11 @@ def place(
         except NotWhole as found:
             if not generations.newest(stat.key for stat in source.list(f"{entry.folder}/meta")):
                 return Uncopied(reason="it was removed meanwhile")
-            if not _was_rewritten(entry, source):
+            now = read_manifest(source, entry.folder)
+            same = isinstance(now, Manifest) and now.id == entry.manifest.id
+            if not isinstance(now, Manifest) or not same or now.generation <= entry.manifest.generation:
                 return Uncopied(reason=str(found), damage=found.damage)
+            entry = replace(entry, manifest=now)  # the next try reads no older one
     return Uncopied(reason="it was rewritten again and again while it was copied")
 
 
@@ -156,6 +162,9 @@ def _place(
     ours = _require_whole(job, after)
     _require_owners(job, after)
     _drop_below(job, after)
+    if owners is not None:
+        for file in job.frozen:  # not before: what others name must be a checkpoint's
+            owners.know(file, room.folder)
     if ours:
         half.end()
     return Copied(manifest=after, folder=room.folder, sent=copy.sent)
@@ -164,14 +173,6 @@ def _place(
 def _lacks(stands: Manifest, before: Manifest, form: Form) -> bool:
     """Whether a copy that stands there has fewer levels than would come, and none besides."""
     return set(stands.levels) < {level for level in before.levels if level in form.levels}
-
-
-def _was_rewritten(entry: Entry, source: Store) -> bool:
-    """Whether what was missing, or not what was written, went with a generation that holds no more."""
-    found = read_manifest(source, entry.folder)
-    return (
-        isinstance(found, Manifest) and found.id == entry.manifest.id and found.generation > entry.manifest.generation
-    )
 
 
 def _read(entry: Entry, source: Store) -> tuple[Manifest, tuple[Index, ...]]:
@@ -249,7 +250,7 @@ def _copy_data(job: Job, file: DataFile, of: Index) -> DataFile:
     proved = Proved(job.source, generations.key_of(job.folder, file), file, job.pause)
     job.copy.put(own.name, proved, file.size if plain else None)
     if owners is not None:
-        owners.know(own, job.copy.folder)
+        job.frozen.append(own)
     return own
 
 
@@ -342,7 +343,11 @@ def _require_owners(job: Job, after: Manifest) -> None:
     and then looks who names its files, we put ours and then look for that manifest, so that one of us sees it."""
     target = job.copy.target
     for folder in {file.folder for file in after.files if file.folder is not None}:
-        if not generations.newest(stat.key for stat in target.list(f"{folder}/meta")):
+        sizes = {stat.key: stat.size for stat in target.list(f"{folder}/")}
+        lacks = any(
+            sizes.get(generations.key_of("", file)) != file.size for file in after.files if file.folder == folder
+        )
+        if lacks or not generations.newest(sizes):
             target.delete(f"{job.copy.folder}/{generations.manifest_name(after.generation)}")
             if job.owners is not None:
                 job.owners.forget(folder)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from mementum.catalog.catalog import Catalog
-from mementum.errors import AccessRefused, StoreError, Unreachable
+from mementum.catalog.lately import Lately
+from mementum.decide.protection import protected
+from mementum.errors import AccessRefused, CheckpointError, StoreError, Unreachable
 from mementum.events import Emit, Failed, PhaseBegan, PhaseEnded, Removed, Swept
 from mementum.execute.remove import (
     Unlisted,
@@ -18,7 +20,7 @@ from mementum.execute.remove import (
     refusal,
     unlist,
 )
-from mementum.format.generations import manifest_name
+from mementum.format.generations import manifest_name, parse
 from mementum.records import Entry, Manifest, Verdict, record
 from mementum.recover.verify import read_manifest
 from mementum.storage.store import Store
@@ -40,6 +42,12 @@ class _Gone:
     entry: Entry
     verdict: Verdict
     unlisted: Unlisted
+
+
+def must_stay(lately: Lately, entries: Sequence[Entry]) -> dict[str, str]:
+    """Reasons by id, of what nothing may take by now, whatever was judged before: for `stays` of `prune`."""
+    by_now = lately.worse(entries)
+    return {**({} if by_now is None else protected(by_now)), **lately.stays()}
 
 
 def prune(
@@ -150,7 +158,7 @@ class _Pruning:
         why = UNKNOWN
         if gone:
             try:
-                stayed = self._put_back(gone)
+                self._put_back(gone, stayed)
                 needed = needed_elsewhere(self._store, self._known)
             except StoreError as error:
                 why = error.message
@@ -165,17 +173,35 @@ class _Pruning:
                 self._emit(Removed(id=entry.manifest.id, step=entry.manifest.step, reason=one.verdict.reason))
         return stayed
 
-    def _put_back(self, gone: Sequence[_Gone]) -> dict[str, str]:
+    def _put_back(self, gone: Sequence[_Gone], stayed: dict[str, str]) -> None:
+        """`stayed` gets those that are back, also where a later one cannot be."""
         late = self._stays()
-        found: dict[str, str] = {}
         for one in gone:
-            name, text, why = one.unlisted.name, one.unlisted.text, late.get(one.verdict.id)
-            if why is not None and name is not None and text is not None:
-                key = f"{one.entry.folder}/{name}"
-                self._store.put(key, [text])  # its files are all there, so that it is whole again
+            why = late.get(one.verdict.id)
+            if why is not None and self._is_back(one.entry.folder, one.unlisted):
                 self._enter_again(one.entry)
-                found[one.verdict.id] = why
-        return found
+                stayed[one.verdict.id] = why
+
+    def _is_back(self, folder: str, unlisted: Unlisted) -> bool:
+        """Put the manifest back whose files are all there. Of two, whoever rewrote it may have withdrawn the newer, or
+        removed what the older named."""
+        newest = () if unlisted.name is None or unlisted.text is None else ((unlisted.name, unlisted.text),)
+        for name, text in (*newest, *unlisted.older):
+            key = f"{folder}/{name}"
+            if self._has_all(folder, text, key):
+                self._store.put(key, [text])
+                if self._has_all(folder, text, key):
+                    return True
+                self._store.delete(key)
+        return False
+
+    def _has_all(self, folder: str, text: bytes, key: str) -> bool:
+        try:
+            files = parse(text, key).files
+        except CheckpointError:
+            return False
+        sizes = {stat.key: stat.size for stat in self._store.list(f"{folder}/")}
+        return all(sizes.get(f"{folder}/{file.name}") == file.size for file in files if file.folder is None)
 
     def _drop(self, one: _Gone, needed: frozenset[str]) -> None:
         try:

@@ -65,7 +65,7 @@ def begin(
 ) -> Back:
     """Where the run begins. Everything live is put back on return. A snapshot that outlived its process comes before
     every checkpoint, if it is newer; its slot is held until it is placed. What a tier alone has is fetched first."""
-    fetched = _brought_home(opened, resume, clock, emit)
+    fetched = dict(_brought_home(opened, resume, clock, emit))
     entries = opened.catalog.entries(opened.home)
     everywhere = (*entries, *opened.places.entries(opened.store))
     seq, saved_seq = _newest_numbers(entries, everywhere)
@@ -83,7 +83,7 @@ def begin(
         if resume == "never":
             nothing = Beginning(values={})
             return Back(beginning=nothing, seq=seq, saved_seq=saved_seq, salvaged=salvaged, spare=tuple(spare))
-        found, plan, leaves = _chosen(opened, everywhere, salvaged, resume, clock, emit)
+        found, plan, leaves = _chosen(opened, everywhere, salvaged, resume, fetched, clock, emit)
         if found is None:
             emit(PhaseEnded(phase="resume", duration_s=clock.monotonic() - began_s))
             return Back(beginning=Beginning(values={}), seq=seq, saved_seq=saved_seq, spare=tuple(spare))
@@ -143,13 +143,21 @@ def _newest_numbers(entries: Sequence[Entry], everywhere: Sequence[Entry]) -> tu
 
 
 def _chosen(
-    opened: Opened, everywhere: Sequence[Entry], salvaged: Salvaged | None, resume: str, clock: Clock, emit: Emit
+    opened: Opened,
+    everywhere: Sequence[Entry],
+    salvaged: Salvaged | None,
+    resume: str,
+    fetched: dict[str, str],
+    clock: Clock,
+    emit: Emit,
 ) -> tuple[Found | None, Plan | None, bool]:
     """From what the run goes on, by which plan, and whether that plan leaves a branch now. `everywhere`: what is in the
     root and on tiers: a plan that was followed there is done."""
     plan = _pending(opened, everywhere, salvaged)
     entries = opened.catalog.entries(opened.home)
-    found = _of_plan(plan, opened, entries) or _found(salvaged) or _from_disk(opened, entries, resume, clock, emit)
+    found = (
+        _of_plan(plan, opened, entries) or _found(salvaged) or _from_disk(opened, entries, resume, fetched, clock, emit)
+    )
     return (found, _done_before(found, opened), False) if plan is None else (found, plan, True)
 
 
@@ -234,7 +242,9 @@ def _given_up(salvaged: Salvaged | None, spare: list[Left], emit: Emit) -> None:
             emit(Note(text=f"a snapshot of step {step} in memory is of the branch that was left, and is given up"))
 
 
-def _from_disk(opened: Opened, entries: Sequence[Entry], resume: str, clock: Clock, emit: Emit) -> Found | None:
+def _from_disk(
+    opened: Opened, entries: Sequence[Entry], resume: str, fetched: dict[str, str], clock: Clock, emit: Emit
+) -> Found | None:
 
     def mark(id: str, what: str) -> None:
         fact = Fact(kind="damaged", time=timestamp(clock.now()), checkpoint=id, values={"what": what})
@@ -245,7 +255,21 @@ def _from_disk(opened: Opened, entries: Sequence[Entry], resume: str, clock: Clo
             emit(Failed(what=f"marking {id} as damaged", error=error.message, kept="all checkpoints"))
 
     mending = _mending(opened, clock, emit)
-    found = newest_whole(entries, opened.store, emit=emit, mark=mark, mend=mending.mend_here)
+
+    def mend(entry: Entry) -> Entry | None:
+        """It, put right, or what tiers have now that is better than all that is left here."""
+        mended = mending.mend_here(entry)
+        if mended is not None:
+            return mended
+        known = [replace(one, damaged="read") if one.manifest.id == entry.manifest.id else one for one in there()]
+        more = bring_best(opened, known, clock=clock, emit=emit)
+        fetched.update(more)
+        return next((one for one in there() if one.manifest.id in more), None)
+
+    def there() -> Sequence[Entry]:
+        return opened.catalog.entries(opened.home)
+
+    found = newest_whole(entries, opened.store, emit=emit, mark=mark, mend=mend)
     if found is None:
         if opened.unreadable:  # beginning anew would hide that there was something to go on from
             raise NothingToResume(

@@ -62,6 +62,10 @@ class Rewriting:
 Write = Callable[[Rewriting, Index], Manifest]  # puts new parts; the next manifest, all of whose files are durable
 
 
+def _nothing() -> None:
+    """Whoever rewrites loses nothing by it that somebody could want."""
+
+
 def rewrite(
     entry: Entry,
     write: Write,
@@ -73,10 +77,14 @@ def rewrite(
     emit: Emit,
     require_newest: Look,
     turn: AbstractContextManager[object] | None = None,
+    still: Look = _nothing,
 ) -> Rewritten | Unsettled:
     """New data and index, then a look for a later attempt and for whoever needs the old parts, then the next
     generation's manifest, then a look whether another process has removed the old one meanwhile, then catalog, then the
     old manifest, then the old parts: whatever line we die on, the checkpoint is listed and whole in one generation.
+
+    `still`: a last look, when the next generation is there and before anything of the old one goes: GaveUp where it is
+    not wanted any more, which takes the next one back.
 
     `doing`: what is done to it, for people, as in "compressing". `turn` is held from the look on: whoever removes or
     sweeps in the same task holds it too. What goes wrong before the manifest takes the new parts away again and leaves
@@ -89,7 +97,7 @@ def rewrite(
                 require_newest()
                 _require_whole(work, after)
                 _require_unneeded(work, after, home, catalog)
-                _commit(work, after)  # from here on the next generation holds
+                _commit(work, after, still)  # from here on the next generation holds
                 _enter(after, work.folder, home=home, catalog=catalog, emit=emit)
                 _remove_old(work, after, doing, emit=emit)
     except GaveUp as stopped:
@@ -137,6 +145,10 @@ def _require_whole(work: Rewriting, after: Manifest) -> None:
     found = read_manifest(work.store, work.folder)
     if found != work.before:
         raise GaveUp(GONE)
+    _require_all(work, after)
+
+
+def _require_all(work: Rewriting, after: Manifest) -> None:
     folders = {work.folder, *(file.folder for file in after.files if file.folder is not None)}
     sizes = {stat.key: stat.size for folder in folders for stat in work.store.list(f"{folder}/")}
     for file in after.files:
@@ -166,7 +178,7 @@ def _manifests(home: str, catalog: Catalog) -> dict[str, Manifest]:
         return {}
 
 
-def _commit(work: Rewriting, after: Manifest) -> None:
+def _commit(work: Rewriting, after: Manifest, still: Look) -> None:
     """Put the manifest, and withdraw it if the folder turns out to be another checkpoint's now: who stood still
     between the last look and this line may find that a later attempt has gone back and saved in this very folder.
     The same where another process removes the checkpoint, or one whose files it names: who removes takes the old
@@ -180,6 +192,8 @@ def _commit(work: Rewriting, after: Manifest) -> None:
     if all(stat.key != old for stat in work.store.list(f"{work.folder}/meta")):
         raise GaveUp(GONE)
     require_owners(after, work.store)
+    _require_all(work, after)  # a put that was late may come after the sweep of a later attempt
+    still()
     work.unnamed.clear()
 
 

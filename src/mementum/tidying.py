@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
@@ -15,7 +15,7 @@ from mementum.catalog.rebuild import holding, learn, refresh
 from mementum.catalog.sql import open_sqlite
 from mementum.clock import Clock, unhurried
 from mementum.decide.ageing import Aged, aged
-from mementum.decide.filling import give
+from mementum.decide.filling import freed_by, give, with_stayed
 from mementum.decide.retain import Retention, retain
 from mementum.errors import MementumError, StoreError, Superseded
 from mementum.events import Emit, Event, Failed
@@ -23,7 +23,7 @@ from mementum.execute.compress import GaveUp
 from mementum.execute.holdings import holdings
 from mementum.format.generations import manifest_name
 from mementum.journal import Journal
-from mementum.pruning import prune, sweep
+from mementum.pruning import must_stay, prune, sweep
 from mementum.records import Entry, Verdict
 from mementum.rewriting import Unsettled
 from mementum.storage.store import Home
@@ -63,7 +63,7 @@ class Tidying:
         self.waiting: Callable[[], Mapping[str, str]] = dict  # reasons by id, of what others are not through with
         self._sweep_at_s = None if sure else clock.monotonic() + SWEEP_AFTER_S
         self._protected: dict[str, str] = {}
-        self._said: Callable[[], dict[str, str]] = dict  # what people have said since the judging began must stay
+        self._lately: Lately | None = None  # what has become known since the judging began
         self._unlike: frozenset[str] = frozenset()  # keys of which folder and catalog differ, whatever one does
         self._stuck: set[str] = set()  # ids of what should have gone, and is still there
         self._told: set[str] = set()  # what has failed, by checkpoint
@@ -85,7 +85,7 @@ class Tidying:
         told."""
         try:
             require_newest()
-            self._said = Lately(self._store).stays
+            self._lately = Lately(self._store)
             with self._turn:
                 self._journal.catch_up()
                 self._learn()
@@ -126,7 +126,7 @@ class Tidying:
     def _free(self, require_newest: Callable[[], None], need: int) -> Gave:
         """Remove what is worth least, by what is known now, of other processes too."""
         require_newest()
-        self._said = Lately(self._store).stays
+        self._lately = Lately(self._store)
         try:
             with self._turn:
                 self._journal.catch_up()
@@ -147,12 +147,19 @@ class Tidying:
             catalog.close()
 
     def _evict(self, catalog: Catalog, need: int) -> Gave:
-        entries = self._present(catalog)
-        held = holdings(entries, self._store)
-        found = give(entries, self._retention, need=need, holdings=held, waiting=self._waiting())
-        self._remove(found.verdicts, entries, by=noted.ROOM, catalog=catalog)
-        self._journal.catch_up()
-        return Gave(freed=found.freed, missing=found.missing)
+        """What stays nevertheless gives nothing: others go in its place."""
+        freed, stayed = 0, dict[str, str]()
+        while True:
+            entries = self._present(catalog)
+            held = holdings(entries, self._store)
+            waiting = {**self._waiting(), **stayed}
+            found = give(entries, self._retention, need=need - freed, holdings=held, waiting=waiting)
+            late = self._remove(found.verdicts, entries, by=noted.ROOM, catalog=catalog)
+            self._journal.catch_up()
+            freed += freed_by(with_stayed(found.verdicts, late), entries, held)
+            if not late:
+                return Gave(freed=freed, missing=found.missing)
+            stayed |= late
 
     def relist(self) -> None:
         """Bring the catalog to what lies on the disk: a removal may have taken out of it what it could not delete, and
@@ -191,16 +198,24 @@ class Tidying:
                 announced.add(verdict.id)
                 note(verdict)
 
-        stayed = prune(
-            verdicts,
-            entries,
-            home=self._home,
-            store=self._store,
-            catalog=catalog or self._catalog,
-            emit=self._heard,
-            stays=self._stays,
-            about_to=about_to,
-        )
+        try:
+            stayed = prune(
+                verdicts,
+                entries,
+                home=self._home,
+                store=self._store,
+                catalog=catalog or self._catalog,
+                emit=self._heard,
+                stays=partial(self._stays, entries),
+                about_to=about_to,
+            )
+        except StoreError as error:
+            there = holding(stat.key for stat in self._store.list("step_"))
+            for entry in entries:
+                if entry.manifest.id in announced and entry.folder in there:
+                    self._journal.append(noted.STAYED, entry.manifest.id, None, noted.stayed(error.message))
+                    self._stuck.add(entry.manifest.id)
+            raise
         for verdict in verdicts:
             if verdict.id in stayed and verdict.id in announced:
                 self._journal.append(noted.STAYED, verdict.id, None, noted.stayed(stayed[verdict.id]))
@@ -218,8 +233,9 @@ class Tidying:
             self._told.add(event.what)
         self._emit(event)
 
-    def _stays(self) -> dict[str, str]:
-        return {**self._said(), **self._waiting()}
+    def _stays(self, entries: Sequence[Entry]) -> dict[str, str]:
+        said = {} if self._lately is None else must_stay(self._lately, entries)
+        return {**said, **self._waiting()}
 
     def _age_when_due(self, require_newest: Callable[[], None]) -> None:
         """Drop levels of what is old, and what has no level left; a few at a time, where many have become old."""
@@ -237,20 +253,23 @@ class Tidying:
         self._put_off.update(self._remove(kept, entries, by=noted.AGE))
         for one in old[:AGED_MAX]:
             if one.levels:
-                self._wither(one, next(entry for entry in entries if entry.folder == one.folder), require_newest)
+                self._wither(one, entries, require_newest)
         if len(old) <= AGED_MAX:
             self._age_at_s = self._clock.monotonic() + AGE_EVERY_S
             self._put_off.clear()
 
-    def _wither(self, one: Aged, entry: Entry, require_newest: Callable[[], None]) -> None:
-        def look() -> None:
-            require_newest()
-            why = self._stays().get(one.id)
+    def _wither(self, one: Aged, entries: Sequence[Entry], require_newest: Callable[[], None]) -> None:
+        def still() -> None:
+            why = self._stays(entries).get(one.id)
             if why is not None:
                 raise GaveUp(why)
 
+        def look() -> None:
+            require_newest()
+            still()
+
         done = wither(
-            entry,
+            next(entry for entry in entries if entry.folder == one.folder),
             one.levels,
             reason=one.reason,
             home=self._home,
@@ -258,6 +277,7 @@ class Tidying:
             catalog=self._catalog,
             emit=self._heard,
             require_newest=look,
+            still=still,
         )
         if isinstance(done, Unsettled):
             if done.reason == NOTHING:

@@ -65,7 +65,8 @@ class Level:
         self._place, self._look, self._marks, self._full = place, look, marks, full
         self._next_command, self._clock, self._emit = next_command, clock, emit
         self._told = Told.NOTHING
-        self._late, self._late_until_s = 0, 0.0
+        self._late: list[tuple[float, int]] = []  # bytes that are to come free, and until when that is believed
+        self._seen: int | None = None  # bytes that were used at the last look
 
     def before(self, coming: int, free: Free) -> str | None:
         """Make room for `coming` bytes that are about to be written; why there is none, or None."""
@@ -126,9 +127,22 @@ class Level:
             usage = self._look()
         except StoreError:
             return None  # the save itself will say what is wrong with this place
-        if usage is not None and self._clock.monotonic() < self._late_until_s:
-            return Usage(used=max(0, usage.used - self._late), size=usage.size)
-        return usage
+        if usage is None:
+            return None
+        if self._seen is not None and usage.used < self._seen:
+            self._came_free(self._seen - usage.used)
+        self._seen = usage.used
+        now_s = self._clock.monotonic()
+        self._late = [(until_s, size) for until_s, size in self._late if now_s < until_s]
+        return Usage(used=max(0, usage.used - sum(size for _, size in self._late)), size=usage.size)
+
+    def _came_free(self, size: int) -> None:
+        """Of what was late, the oldest first."""
+        left: list[tuple[float, int]] = []
+        for until_s, late in self._late:
+            left.append((until_s, late - min(late, size)))
+            size -= min(late, size)
+        self._late = [(until_s, late) for until_s, late in left if late]
 
     def _after(self, before: Usage, gave: Gave, coming: int) -> tuple[Usage, Needs]:
         """How full it is after a removal, and what is wanted still."""
@@ -136,8 +150,7 @@ class Level:
         if gave.freed:
             seen = before.used - usage.used
             if seen < PROMPT * gave.freed:
-                self._late = gave.freed - max(seen, 0)
-                self._late_until_s = self._clock.monotonic() + LATE_S
+                self._late.append((self._clock.monotonic() + LATE_S, gave.freed - max(seen, 0)))
                 usage = self._usage() or before
             self._emit(RoomMade(place=self._place, used=usage.used, size=usage.size, freed=gave.freed))
         return usage, self._needs(usage, coming)

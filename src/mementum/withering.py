@@ -29,6 +29,7 @@ def wither(
     catalog: Catalog,
     emit: Emit,
     require_newest: Callable[[], None],
+    still: Callable[[], None] = lambda: None,
 ) -> Manifest | Unsettled:
     """Drop all levels of it but those in `left`, in the order of `rewrite`. It counts as less afterwards: nothing takes
     it for exact. Whoever calls has seen to it that it need not stay whole, and that nobody else names its files."""
@@ -41,6 +42,7 @@ def wither(
         catalog=catalog,
         emit=emit,
         require_newest=require_newest,
+        still=still,
     )
     if isinstance(done, Unsettled):
         return done

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from mementum.catalog import facts, plans
 from mementum.errors import KeyMissing
-from mementum.records import Fact
+from mementum.records import Entry, Fact
 from mementum.storage.store import Stat, Store
 
 PLANNED = "a rollback that is planned goes back to it"
+OF_ALL_COPIES = ("pin", "unpin", "health")  # kinds of facts that change what must stay, wherever it lies
+OF_THE_ROOTS = (*OF_ALL_COPIES, "damaged", "verified")  # and those that say something of the copy in the root
 PREFIXES = ("journal/", plans.FOLDER)
 
 
@@ -15,8 +20,8 @@ class Lately:
     """What a task's facts say that they did not say when this was made, which is before the judging begins. It asks the
     facts themselves: whoever writes one may have told the catalog of it, or not."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, store: Store, *, kinds: Sequence[str] = OF_THE_ROOTS) -> None:
+        self._store, self._kinds = store, kinds
         self._read = {stat.key: stat.size for stat in self._listed()}
         self._told: dict[str, list[tuple[str, int, Fact]]] = {}  # by checkpoint: source, place in that, fact
         self._targets: dict[str, str] = {}
@@ -24,12 +29,23 @@ class Lately:
     def stays(self) -> dict[str, str]:
         """Reasons by id, of what was pinned, or made the target of a rollback, and is so still. StoreError if the place
         does not say."""
+        pinned = {id: f"pinned: {one.pinned}" for id, one in self._known().items() if one.pinned is not None}
+        return {**self._targets, **pinned}
+
+    def worse(self, entries: Sequence[Entry]) -> tuple[Entry, ...] | None:
+        """The checkpoints as they are known by now, where some of them have turned out to be damaged, or not clean:
+        what must stay for that is to be judged again. None where nothing is worse."""
+        known = self._known()
+        late = {id for id, one in known.items() if one.damaged is not None or one.judged is not None}
+        if not late & {entry.manifest.id for entry in entries}:
+            return None
+        return tuple(_as_known(entry, known.get(entry.manifest.id)) for entry in entries)
+
+    def _known(self) -> dict[str, facts.Known]:
         for stat in self._listed():
             if self._read.get(stat.key) != stat.size:
                 self._take_in(stat)
-        known = {id: facts.known(facts.in_order(told)) for id, told in self._told.items()}
-        pinned = {id: f"pinned: {one.pinned}" for id, one in known.items() if one.pinned is not None}
-        return {**self._targets, **pinned}
+        return {id: facts.known(facts.in_order(told)) for id, told in self._told.items()}
 
     def _listed(self) -> list[Stat]:
         return [stat for prefix in PREFIXES for stat in self._store.list(prefix)]
@@ -46,7 +62,14 @@ class Lately:
         for number, fact in enumerate(facts.parse(data[:whole])):
             if fact.checkpoint is None:
                 continue
-            if fact.kind in ("pin", "unpin"):
+            if fact.kind in self._kinds and not fact.values.get("tier"):  # else it is of a copy on that tier
                 self._told.setdefault(fact.checkpoint, []).append((stat.key, begin + number, fact))
             elif fact.kind == plans.KIND:
                 self._targets[fact.checkpoint] = PLANNED
+
+
+def _as_known(entry: Entry, late: facts.Known | None) -> Entry:
+    if late is None:
+        return entry
+    damaged = late.damaged or (entry.damaged if late.verified is None else None)
+    return replace(entry, damaged=damaged, judged=late.judged or entry.judged)

@@ -11,7 +11,7 @@ from typing import Protocol, runtime_checkable
 
 from mementum.catalog import facts
 from mementum.catalog.catalog import Catalog
-from mementum.errors import KeyMissing, MementumError, NotReadableHere, StoreError
+from mementum.errors import AccessRefused, KeyMissing, MementumError, NotReadableHere, StoreError, Unreachable
 from mementum.format import generations
 from mementum.format import manifest as manifests
 from mementum.records import CLEARS, Damage, Manifest, Start, record
@@ -87,8 +87,8 @@ def enter(
             elif look is None:
                 gone.add(folder)
             elif isinstance(look, MementumError):
-                if strict and isinstance(look, NotReadableHere):
-                    raise look
+                if isinstance(look, Unreachable | AccessRefused) or (strict and isinstance(look, NotReadableHere)):
+                    raise look  # the first say nothing of what lies there
                 damage.append(Damage(key=present[folder], what=look.message))
         if isinstance(catalog, TakesTexts):
             catalog.add_texts(home, found)
@@ -232,10 +232,10 @@ def _is_of(part: Stat, sizes: Mapping[str, int]) -> bool:
 
 def _start(store: Store, key: str, number: int) -> Start | None:
     """An attempt as its file tells; None where it cannot be read: it is looked at again. The same for who only clears
-    the task and is gone, file and all, in a moment."""
+    the task or fetches a checkpoint, and is gone, file and all, in a while."""
     try:
         fields = json.loads(bytes(store.get(key)))
-        if fields.get(CLEARS) is True:
+        if fields.get(CLEARS) is True or fields.get("purpose") == "fetch":
             return None
         time, host, pid = fields["time"], fields.get("host"), fields.get("pid")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, MementumError):

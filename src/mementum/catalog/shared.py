@@ -94,6 +94,7 @@ class SharedCatalog:
         self._other: Catalog | None = None
         self._told: dict[str, int] = {}  # how much of each journal the other one knows
         self._held: dict[str, tuple[str, int]] = {}  # which checkpoint, and generation of it, it has of each folder
+        self._last_looked = False  # at the end
         self._is_due = False  # whether to look at what other processes have entered
         self._thread = threading.Thread(target=self._run, name="mementum-catalog", daemon=True)
         self._thread.start()
@@ -191,6 +192,9 @@ class SharedCatalog:
             )
             self._idle = False
             self._is_due = self._is_due or not happened
+            if self._stopping and not self._last_looked:  # what became known after the last save
+                self._last_looked = self._is_due = True
+                return not self._given_up
             return not self._given_up and (self._behind or bool(self._waiting) or not happened)
 
     def _work(self) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from mementum.catalog import noted
 from mementum.catalog.address import STEP, Address
 from mementum.catalog.tasks import TaskHome
 from mementum.cli.doubting import doubt_at, doubts, in_words, plan_at, plan_told
@@ -267,16 +268,21 @@ def _decisive(one: Attempt | None, step: int) -> Fact | None:
     return next(iter(reversed(standing or earlier)), None)
 
 
+def _who(fact: Fact) -> str:
+    by = str(fact.values.get("by", noted.POLICY))
+    return {noted.POLICY: "retention", noted.AGE: "ageing", noted.ROOM: "the search for room"}.get(by, by)
+
+
 def _removed(recollection: Recollection, step: int) -> tuple[str, Cause] | None:
-    """The id of a checkpoint of the step that retention took away, and why."""
+    """The id of a checkpoint of the step that was taken away, by whom and why."""
     facts = [fact for one in recollection.attempts for fact in one.facts]
     ids = {fact.checkpoint for fact in facts if fact.kind == "cost" and fact.step == step}
-    for fact in reversed(facts):
+    for fact in sorted((*facts, *recollection.outside), key=lambda fact: fact.time, reverse=True):
         if fact.kind == "removed" and fact.checkpoint is not None and fact.checkpoint in ids:
             reason = str(fact.values.get("reason", "no reason was told"))
             return fact.checkpoint, Cause(
                 kind="removed",
-                text=f"retention took it away, {moment(fact.time)} UTC: {reason}",
+                text=f"{_who(fact)} took it away, {moment(fact.time)} UTC: {reason}",
                 measured="nothing besides",
                 limit="what retention keeps",
             )

@@ -78,6 +78,7 @@ def _place(root: str, address: str | None, to: str, clock: Clock) -> Moved:
     home = tasks.find(target.store, held.task) or held.home
     near, far = part_of(contents.root, held.home), part_of(target, home)
     _require_kin(near, far, held.task, target.name, newest=True)
+    mirror(near, far)  # first: without the attempts nobody finds the task there
     done = _whole(
         held.task, held.entry, copy(held.entry, source=near, target=far, require_newest=_nobody, pause=_goes_on)
     )
@@ -93,7 +94,10 @@ def _place(root: str, address: str | None, to: str, clock: Clock) -> Moved:
     if done.sent or not any(place.tier == tier for place in held.entry.places):
         now_s = clock.now()
         fact = Fact(kind="placed", time=timestamp(now_s), checkpoint=held.id, values=values)
-        from_outside(near, new_id(now_s), [fact])
+        try:
+            from_outside(near, new_id(now_s), [fact])
+        except StoreError as error:  # a disk that is full, or read-only by now, is what a copy is made for
+            warn(f"that it is there is not recorded: {error.message}")
     mirror(near, far)  # who had the task and what is known, so that the copy can be read as a root
     look(root)  # so that the catalog knows of it
     path = f"{target.name}/{home}/{done.folder}"
@@ -113,13 +117,14 @@ def _fetch(root: str, address: str | None, source: str, clock: Clock) -> Moved:
     home = tasks.find(root_store, held.task) or held.home
     near = root_store.below(home)
     _require_kin(near, far, held.task, other.name, newest=False)
-    bring_attempts(far, near)
-    attempt = claim(near, task=held.task, facts=FETCH, clock=clock, emit=_tell, shared=is_remote(folder))
+    above = max(numbers(far), default=0)
+    attempt = claim(near, task=held.task, facts=FETCH, clock=clock, emit=_tell, shared=is_remote(folder), above=above)
     try:
         if attempt.lease is not None:
             attempt.lease.start()
         if attempt.sure:
             sweep(near, emit=_tell)
+        bring_attempts(far, near, attempt.number)
         bring_facts(far, near, attempt.number)
         done = copy(held.entry, source=far, target=near, require_newest=_nobody, pause=_goes_on)
         whole = _whole(held.task, held.entry, done)

@@ -56,6 +56,7 @@ class Recollection:
     home: str
     attempts: tuple[Attempt, ...]
     plans: tuple[Plan, ...] = ()
+    outside: tuple[Fact, ...] = ()  # what people and commands have told, the oldest first
     damage: tuple[Damage, ...]
     torn: tuple[str, ...]
 
@@ -115,6 +116,12 @@ def recall(contents: Contents, home: TaskHome, *, first: int = 0, last: int = vi
             told[number] = facts_in(store, keys)
         except MementumError as error:
             damage.append(Damage(key=f"{home.home}/{keys[0]}", what=error.message))
+    outside: list[Fact] = []
+    for key in _keys(store, plans.FOLDER):
+        try:
+            outside += facts.parse(store.get(key))
+        except MementumError as error:
+            damage.append(Damage(key=f"{home.home}/{key}", what=error.message))
     attempts = tuple(
         Attempt(number=number, rows=rows.get(number, {}), facts=told.get(number, ()))
         for number in sorted(rows.keys() | told.keys())
@@ -124,6 +131,7 @@ def recall(contents: Contents, home: TaskHome, *, first: int = 0, last: int = vi
         home=home.home,
         attempts=attempts,
         plans=_plans(store, damage),
+        outside=tuple(outside),
         damage=tuple(damage),
         torn=tuple(torn),
     )

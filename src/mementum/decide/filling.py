@@ -8,7 +8,7 @@ from dataclasses import replace
 from mementum.decide.evict import Eviction, Holdings, evict
 from mementum.decide.protection import NOTHING
 from mementum.decide.retain import Retention, retain
-from mementum.records import Entry, Usage, record
+from mementum.records import Entry, Usage, Verdict, record
 
 # Parts of a very large disk are more than anybody needs: a tenth of a file system of petabytes holds years of saves,
 # and such ones are run at nine tenths. So marks count in at most so much of it; Elasticsearch bounds its marks likewise
@@ -56,6 +56,19 @@ def needs(usage: Usage, marks: Marks, *, coming: int = 0, full: int = 0) -> Need
         save=max(usage.used + coming - emergency, 0) if coming else 0,
         limit=emergency if coming else line(marks.clean_from),
     )
+
+
+def freed_by(verdicts: Sequence[Verdict], entries: Sequence[Entry], held: Holdings) -> int:
+    """Bytes of files that only what goes has."""
+    kept = {verdict.id for verdict in verdicts if verdict.keep}
+    stays = {blob.key for entry in entries if entry.manifest.id in kept for blob in held[entry.folder]}
+    goes = {blob.key: blob.size for entry in entries for blob in held[entry.folder] if blob.key not in stays}
+    return sum(goes.values())
+
+
+def with_stayed(verdicts: Sequence[Verdict], stayed: Mapping[str, str]) -> tuple[Verdict, ...]:
+    """As they have come out: what stayed nevertheless is kept."""
+    return tuple(replace(one, keep=True, reason=stayed[one.id]) if one.id in stayed else one for one in verdicts)
 
 
 def give(

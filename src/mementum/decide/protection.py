@@ -36,6 +36,8 @@ def newest_of_their_kind(entries: Sequence[Entry]) -> dict[str, str]:
     exact = [entry for entry in whole if is_exact(entry)]
     clean = [entry for entry in exact if is_clean(entry)]
     found: dict[str, str] = {}
+    if not exact and whole:  # as on a tier of weights alone: of what there is, not all may go
+        found[whole[0].manifest.id] = "the newest one"
     for some, reason in (
         (exact, "the newest full one"),
         (clean, "the newest full one that is clean"),

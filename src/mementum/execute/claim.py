@@ -78,10 +78,12 @@ def claim(
     shared: bool = False,
     takeover: bool = False,
     clears: bool = False,
+    above: int = 0,
     me: Identity | None = None,
 ) -> Attempt:
     """Take the next number. TaskInUse if a living process holds an earlier one; one that only clears the task is
-    waited for. `clears`: we are such a one, and `withdraw` when we are through.
+    waited for. `clears`: we are such a one, and `withdraw` when we are through. `above`: numbers up to this one are
+    taken elsewhere. No file says so here: a holder that lives would take it for a later attempt.
 
     `shared`: hosts that do not see our lock may reach the home, so that a lease is renewed, and that of a holder
     elsewhere is waited for; with `takeover`, and where the scheduler has restarted us, it is not.
@@ -95,7 +97,7 @@ def claim(
     waited_s = 0.0
     while True:
         try:
-            return _claim(start, facts)
+            return _claim(start, facts, above)
         except TaskInUse as in_use:
             if not in_use.clears or waited_s >= CLEARS_S_MAX:
                 raise
@@ -116,10 +118,10 @@ def withdraw(home: Home, attempt: Attempt) -> None:
         attempt.hold.release()
 
 
-def _claim(start: Start, facts: Mapping[str, object]) -> Attempt:
+def _claim(start: Start, facts: Mapping[str, object], above: int) -> Attempt:
     home, clock, me = start.home, start.clock, start.me
     before = _look_at_earlier(start)
-    number = max(numbers(home), default=0) + 1
+    number = max(above, *numbers(home), 0) + 1
     fields = {"format": 1, "task": start.task, "time": timestamp(clock.now()), **render(me), **facts}
     while True:
         try:

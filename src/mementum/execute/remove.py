@@ -30,6 +30,7 @@ class Unlisted:
     parts: tuple[str, ...] = ()
     name: str | None = None
     text: bytes | None = None
+    older: tuple[tuple[str, bytes], ...] = ()  # the same of those that went before it, the newest first
 
 
 def refusal(manifest: Manifest, store: Store, folder: str) -> str | None:
@@ -52,14 +53,21 @@ def unlist(manifest: Manifest, store: Store, folder: str) -> Unlisted | str:
     Where no manifest is left, what lies in the folder may be a save of a later attempt, and is a sweep's to judge."""
     named = dict.fromkeys(file.name for file in manifest.files if file.folder is None)
     held: tuple[str, bytes | None] | None = None
+    older: list[tuple[str, bytes]] = []
     for _ in range(LOOKS):
         names = _standing(store, folder)
         if not names:
-            return Unlisted() if held is None else Unlisted(parts=tuple(named), name=held[0], text=held[1])
+            return (
+                Unlisted()
+                if held is None
+                else Unlisted(parts=tuple(named), name=held[0], text=held[1], older=tuple(older))
+            )
         for name in names:
             text = _text(store, f"{folder}/{name}")
             for part in () if text is None else _named(text, f"{folder}/{name}"):
                 named.setdefault(part)
+            if held is not None and held[1] is not None:
+                older.insert(0, (held[0], held[1]))
             held = name, text
         for name in names:
             if not _is_of(store, f"{folder}/{name}", manifest.id):

@@ -191,6 +191,20 @@ class LocalStore:
         with self._told(""):
             return tuple(sorted(self._sweep("", beside_files=False)))
 
+    def unfinished(self) -> tuple[Stat, ...]:
+        """What puts have left that did not end, or are under way: no list shows it."""
+        with self._told(""):
+            return tuple(self._unfinished(""))
+
+    def _unfinished(self, inside: str) -> Iterator[Stat]:
+        for name in self._disk.listdir((self._prefix + inside).rstrip("/") or "/"):
+            if name.endswith("/"):
+                yield from self._unfinished(inside + name)
+            elif name.endswith(TEMP_SUFFIX):
+                size = self._size(self._prefix + inside + name)
+                if size is not None:
+                    yield Stat(key=inside + name, size=size)
+
     def _sweep(self, inside: str, *, beside_files: bool) -> tuple[str, ...]:
         """An empty folder beside files stays: it may stand where somebody had an object, whose key is then not free."""
         folder = (self._prefix + inside).rstrip("/") or "/"

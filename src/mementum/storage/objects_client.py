@@ -143,9 +143,10 @@ def _check_way(place: str, bucket: str, options: Mapping[str, str], env: Mapping
             continue
         if not ENDPOINT.fullmatch(value):
             raise UsageError(f"{place}: {name} is not like https://host:9000")
-        if value.startswith("http:") and options.get("allow_http", "").lower() not in TRUE and name in options:
+        if value.startswith("http:") and options.get("allow_http", env.get("AWS_ALLOW_HTTP", "")).lower() not in TRUE:
             raise UsageError(
-                f"{place}: {name} is without TLS", next_command='add `allow_http: "true"` if you trust the network'
+                f"{place}: {name} is without TLS",
+                next_command='if you trust the network: `allow_http: "true"` in its options, or AWS_ALLOW_HTTP=true',
             )
 
 

@@ -19,9 +19,9 @@ class Throttled(Around):
     It goes around a `Retrying`, so that bytes that are sent again are counted again.
     """
 
-    def __init__(self, inner: Store, bytes_per_s: float, clock: Clock) -> None:
+    def __init__(self, inner: Store, rate: float | Pace, clock: Clock) -> None:
         super().__init__(inner)
-        self._pace = Pace(bytes_per_s, clock)
+        self._pace = rate if isinstance(rate, Pace) else Pace(rate, clock)
 
     def put(self, key: str, chunks: Iterable[Buffer]) -> Stat:
         return self._inner.put(key, watched(chunks, self._take))
