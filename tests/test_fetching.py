@@ -17,7 +17,7 @@ from mementum.clock import ManualClock
 from mementum.config.tiers import Tier
 from mementum.errors import NothingToResume, StoreError, Unreachable
 from mementum.events import Displaced, Failed, Fetched, Placed
-from mementum.places import HICCUP_S, START_ATTEMPTS, Site
+from mementum.places import HICCUP_S, STALL_S, START_ATTEMPTS, Site
 from mementum.records import Usage
 from mementum.storage.around import Around
 from mementum.storage.disk import PosixDisk
@@ -250,7 +250,7 @@ def test_a_start_reads_each_manifest_once_and_no_journal_twice(tmp_path: Path, f
         assert len(keys) == len(set(keys)) > 0
 
 
-def test_a_site_is_silent_when_it_fails_or_hiccups_for_long() -> None:
+def test_a_site_is_silent_when_it_fails_hiccups_for_long_or_stalls() -> None:
     clock = ManualClock()
     site = Site(Tier(url="redis://far/0"), LocalStore(SimDisk(), "nowhere"), clock=clock)
     gone = iter([True, False, True, True, True])
@@ -276,6 +276,14 @@ def test_a_site_is_silent_when_it_fails_or_hiccups_for_long() -> None:
     assert not site.silent
     site.failed()
     assert site.silent
+    site.answered()
+    site._motion.stir()  # a call begins
+    clock.sleep(STALL_S)
+    assert not site.silent
+    clock.sleep(1.0)
+    assert site.silent
+    site._motion.rest()
+    assert not site.silent
 
 
 def test_a_hiccup_at_the_end_of_a_run_costs_no_copy(tmp_path: Path, far: Any) -> None:

@@ -29,6 +29,7 @@ from mementum.storage.local import LocalStore
 from mementum.storage.noted import Noted
 from mementum.storage.pace import Pace
 from mementum.storage.retry import Retrying
+from mementum.storage.stirred import Motion, Stirred
 from mementum.storage.store import Home, Store
 from mementum.storage.throttle import Throttled
 from mementum.storage.tiers import absolute, is_same, kind_of, open_store
@@ -38,6 +39,7 @@ START_ATTEMPTS = 3  # at a start somebody waits: a tier that does not answer by 
 START_PATIENCE_S = 10.0
 ATTEMPTS = 60  # in the background nobody waits: with waits of up to 20 s, an outage of ten minutes is sat out
 PATIENCE_S = 600.0
+STALL_S = 15.0  # a client gives a call up after 30 s without a byte, and the end of a run does not wait for that
 HICCUP_S = 5.0  # a call that is tried again for longer has met more than a hiccup, and nobody waits for it
 WAIT_SLICE_S = 0.5  # between two looks whether a wait is still wanted
 REMOTE = ("objects", "redis")  # kinds of places that may not answer
@@ -81,7 +83,8 @@ class Site:
         self.compared = False  # whether what facts say of it was compared with what lies there
         self.damage: tuple[Damage, ...] = ()  # manifests that are not what was written
         self.unreadable: frozenset[str] = frozenset()  # their folders
-        self._inner, self._pace = inner, Pace(wishes.rate, self.clock)  # one for all that goes there
+        self._inner, self._motion = inner, Motion(clock)
+        self._pace = None if wishes.rate is None else Pace(wishes.rate, self.clock)  # one for all that goes there
         self._given_up = False  # the last call has failed
         self._since_s: float | None = None  # since when calls are tried again
 
@@ -97,9 +100,11 @@ class Site:
 
     @property
     def silent(self) -> bool:
-        """Whether it does not answer: the last call has failed, or is tried again for longer than a hiccup takes."""
+        """Whether it does not answer: the last call has failed, or is tried again for longer than a hiccup takes, or
+        nothing moves in the one that is under way."""
         since_s = self._since_s
-        return self._given_up or (since_s is not None and self.clock.monotonic() - since_s > HICCUP_S)
+        tried_s = 0.0 if since_s is None else self.clock.monotonic() - since_s
+        return self._given_up or tried_s > HICCUP_S or self._motion.stalled_s > STALL_S
 
     def failed(self) -> None:
         """A call has failed, after all tries that it had."""
@@ -175,9 +180,14 @@ class Site:
     def _around(self, store: Store, attempts: int, patience_s: float) -> Store:
         if kind_of(self.wishes.url) in REMOTE:
             store = Retrying(
-                store, self.clock, self._hears, answered=self.answered, attempts=attempts, patience_s=patience_s
+                Stirred(store, self._motion),
+                self.clock,
+                self._hears,
+                answered=self.answered,
+                attempts=attempts,
+                patience_s=patience_s,
             )
-        return store if self.wishes.rate is None else Throttled(store, self._pace, self.clock)
+        return store if self._pace is None else Throttled(store, self._pace)
 
     def _part(self) -> Store:
         if isinstance(self._inner, LocalStore):  # which can give files a second name

@@ -28,6 +28,16 @@ def test_a_pin_is_seen_everywhere(ask: Any, root: Path) -> None:
     assert [row.split()[1] for row in ask("ls", root, "--filter", "pinned").lines[1:-1]] == ["4"]
 
 
+def test_a_tier_takes_no_pins(ask: Any, root: Path, tmp_path: Path) -> None:
+    assert ask("place", root, "@4", "--to", tmp_path / "nas").code == 0
+    refused = ask("pin", tmp_path / "nas", "@4", "--why", "figure 3")
+    assert (refused.code, "nas is a tier: neither the training" in refused.err) == (2, True)
+    assert pins(ask, tmp_path / "nas") == {4: (None, [])}
+    (tmp_path / "new").mkdir()
+    assert ask("place", tmp_path / "new", "byte-gpt@4", "--from", tmp_path / "nas").code == 0  # as it says
+    assert ask("pin", tmp_path / "new", "@4", "--why", "figure 3").code == 0
+
+
 def test_each_owner_takes_back_its_own(ask: Any, root: Path) -> None:
     for owner in ("alice@lab", "release:v1"):
         assert ask("pin", root, "@4", "--why", "needed", "--by", owner).code == 0

@@ -61,7 +61,19 @@ def _meant(root: str, address: str, by: str | None) -> tuple[Contents, Held, str
     contents = look(root)
     held = find(contents, address_in(contents, address))
     require_readable(held)
+    _require_lives(contents, held)
     return contents, held, owner
+
+
+def _require_lives(contents: Contents, held: Held) -> None:
+    """UsageError for a tier in a folder, where journals lie in parts: a training looks for pins in its root alone."""
+    names = [stat.key for stat in part_of(contents.root, held.home).list("journal/")]
+    if names and all("-" in name for name in names):
+        raise UsageError(
+            f"{contents.root.name} is a tier: neither the training nor the tier's retention looks for pins there",
+            next_command="give the folder that open_run was given; where that is lost, `mementum place ROOT ADDRESS "
+            "--from TIER` brings it back",
+        )
 
 
 def _require_words(option: str, text: str, most: int) -> None:
