@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -284,6 +285,25 @@ def test_a_site_is_silent_when_it_fails_hiccups_for_long_or_stalls() -> None:
     assert site.silent
     site._motion.rest()
     assert not site.silent
+
+
+def test_at_a_start_all_tiers_are_waited_for_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Training().run(tmp_path / "root", 2, {"url": str(tmp_path / "far"), "name": "far"})
+    both = threading.Barrier(2)
+
+    def silent(key: str) -> None:
+        both.wait(20.0)  # BrokenBarrierError where one is asked after the other
+        raise Unreachable(key, "it is silent")
+
+    monkeypatch.setattr(mementum.places, "_open_behind", lambda url, options: Far(tmp_path / "nothing", silent))
+    monkeypatch.setattr(mementum.places, "START_ATTEMPTS", 1)
+    training = Training()
+    tiers = [{"url": f"redis://{name}/0", "name": name} for name in ("one", "other")]
+    with training.open(tmp_path / "root", *tiers) as run:
+        assert run.resumed is not None
+        failed = [event.what for event in training.told.of(Failed)]
+        assert sorted(failed) == ["asking the tier one", "asking the tier other"]
+        monkeypatch.setattr(both, "wait", lambda timeout_s: None)
 
 
 def test_a_hiccup_at_the_end_of_a_run_costs_no_copy(tmp_path: Path, far: Any) -> None:

@@ -242,12 +242,18 @@ class Places:
         self.sites, self._emit = tuple(sites), emit
 
     def find_home(self, task: str) -> str | None:
-        """The folder that the task has on a tier, for a root that does not know it."""
-        homes: list[str] = []
-        for site in self._asked():
+        """The folder that the task has on a tier, for a root that does not know it. All are asked at once: those that
+        do not answer are waited for together, and not asked again at this start."""
+
+        def find(site: Site) -> str | None:
+            found = None
             with self._told(site):
-                homes += [home for home in (site.find_home(task),) if home]
-        return homes[0] if homes else None
+                found = site.find_home(task)
+            return found
+
+        asked = self._asked()
+        with ThreadPoolExecutor(max(1, len(asked)), "mementum-ask") as pool:
+            return next((home for home in pool.map(find, asked) if home), None)
 
     def newest(self) -> int:
         """The highest number of an attempt that a tier knows: the one that is claimed next is above it."""
