@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 import mementum
+from mementum.errors import StoreError
 from mementum.events import Displaced, Failed, NoRoom, Note, Placed, RoomMade
+from mementum.storage.local import LocalStore
 from mounts import Mounted
 from tiered import Training, entries
 
@@ -68,6 +72,40 @@ def test_a_budget_that_holds_nothing_more_is_told_once(tmp_path: Path) -> None:
     assert "give the tier" in told.next_command
     assert training.told.of(Failed) == []
     assert [event for event in training.told.of(Note) if "not on" in event.text] == []
+
+
+def test_of_a_tier_of_weights_the_newest_stays(tmp_path: Path) -> None:
+    training, far = Training(), tmp_path / "far"
+    with training.open(tmp_path / "root", {"url": str(far), "levels": [0]}, config=QUICK, keep_last=None) as run:
+        train(training, run, 3)
+        (line,) = run._background._forwarding._lines
+        sizes = {step: entry.manifest.size for step, entry in entries(far).items()}
+        gave = line.displacing.free(1 << 30)
+        assert list(entries(far)) == [3]
+        assert (gave.freed, gave.missing) == (sizes[1] + sizes[2], (1 << 30) - gave.freed)
+    assert [event.step for event in training.told.of(Displaced)] == [1, 2]
+
+
+def test_what_cannot_leave_a_tier_gives_no_room_and_others_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    training, far = Training(), tmp_path / "far"
+    with training.open(tmp_path / "root", {"url": str(far)}, config=QUICK, keep_last=None) as run:
+        train(training, run, 5)
+        (line,) = run._background._forwarding._lines
+        first, delete = entries(far)[1], LocalStore.delete
+
+        def refuse(store: LocalStore, key: str) -> None:
+            if key.startswith(f"{first.folder}/meta"):
+                raise StoreError(key, f"{key}: no permission")
+            delete(store, key)
+
+        monkeypatch.setattr(LocalStore, "delete", refuse)
+        every = sum(entry.manifest.size for entry in entries(far).values())
+        gave = line.displacing.free(every)
+        left = entries(far)
+        assert sorted(left) == [1, 5]
+        assert gave.freed == every - sum(entry.manifest.size for entry in left.values())
+        assert gave.missing == every - gave.freed
+    assert {event.step for event in training.told.of(Displaced)} == {2, 3, 4}
 
 
 def test_a_small_disk_of_a_tier_is_kept_from_filling_up(mount: Callable[[int], Mounted], tmp_path: Path) -> None:

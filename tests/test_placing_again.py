@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 import pytest
 
 from copies import content, folder_of, save, whole
+from deltas import Moving
 from mementum.errors import KeyTaken, Unreachable
 from mementum.execute.halves import clear_halves
+from mementum.execute.transfer import Owners
 from mementum.placing import AS_IT_IS, Copied, Form, Uncopied, place
-from mementum.records import Entry
+from mementum.pruning import sweep
+from mementum.records import Damage, Entry, Manifest
 from mementum.recover.verify import read_manifest
 from mementum.storage.around import Around
 from mementum.storage.local import LocalStore
 from mementum.storage.store import Stat, Store
 from mementum.testing.simdisk import SimDisk
+from mendings import flip
 
 AT = folder_of(3)
 PACKED = Form(codec="zstd:1")
@@ -175,3 +180,58 @@ def test_what_is_missing_is_told_with_its_key_once(near: LocalStore, far: LocalS
     assert isinstance(done, Uncopied)
     assert done.reason == f"{AT}/index-00000.json: it is missing"
     assert done.damage is not None
+
+
+class Killed(BaseException):
+    """Ends a process between two lines."""
+
+
+@pytest.mark.parametrize("end", ["", "killed"])
+def test_frozen_weights_of_a_copy_that_never_came_are_not_named(near: LocalStore, far: LocalStore, end: str) -> None:
+    """A place without links: a sweep takes what the half copy has brought."""
+    owners, (one, two, three) = Owners(), (save(near, step, frozen=7) for step in (1, 2, 3))
+
+    class Ending(Around):
+        def put(self, key: str, chunks: Any) -> Stat:
+            stat = super().put(key, chunks)
+            if end and "/meta" in key:
+                raise Killed
+            return stat
+
+    def sent(entry: Entry, target: Store) -> Copied:
+        done = place(entry, source=near, target=target, owners=owners, require_newest=lambda: None, pause=lambda: None)
+        assert isinstance(done, Copied), done
+        return done
+
+    with pytest.raises(Unreachable):
+        sent(one, Meeting(far, died))
+    if end:
+        with pytest.raises(Killed):
+            sent(two, Ending(far))
+    else:
+        sent(two, Ending(far))
+    assert clear_halves(far, lambda id: False) == (folder_of(1),)
+    sweep(far, emit=lambda event: None)
+    assert whole(far, folder_of(2)) == two.manifest
+    done = sent(three, Around(far))
+    named = {file.folder for file in done.manifest.files if file.name == "model.frozen.safetensors"}
+    assert named == {None if end else folder_of(2)}  # of the killed one's copy a later start learns
+    assert whole(far, folder_of(3)) == done.manifest
+
+
+def test_damage_of_what_was_compressed_meanwhile_is_told_and_not_sent_again(far: LocalStore, rng: Random) -> None:
+    moving, sent = Moving(rng), list[int]()
+    entry, key = moving.save(1), f"{folder_of(1)}/optimizer-2.blocks"
+    after = moving.settle(1, codec="planes+zstd:1")
+    assert isinstance(after, Manifest)
+    flip(moving.store, key)
+    done = place(
+        entry, source=moving.store, target=far, require_newest=lambda: None, pause=lambda: None, tell=sent.append
+    )
+    assert done == Uncopied(
+        reason=f"{key}: the block at 0 does not match its digest",
+        damage=Damage(key=key, what="the block at 0 does not match its digest"),
+    )
+    weights = next(file.size for file in after.files if file.name == "model.safetensors")
+    assert sent == [weights] * 2  # for each generation, and no third time
+    assert content(far) == {}

@@ -13,10 +13,12 @@ from mementum.errors import StoreError, Unreachable
 from mementum.events import Event, Failed, PhaseBegan, PhaseEnded, Removed
 from mementum.format import manifest as manifests
 from mementum.pruning import WITHOUT_MANIFEST, prune
-from mementum.records import Buffer, Verdict
+from mementum.records import Buffer, StoredFile, Verdict
 from mementum.storage.around import Around
 from mementum.storage.store import Stat, Store
 from test_pruning import HOME, filled, manifest, verdicts
+
+AT = "step_0000000002"
 
 
 class Stubborn(Around):
@@ -195,3 +197,65 @@ def test_what_cannot_come_back_keeps_its_files(act: str) -> None:
     assert [key for key in task.left() if key.endswith("blocks")] == ["1/a.blocks", "2/a.blocks", "3/a.blocks"]
     (failed,) = task.failed()
     assert (failed.what, failed.kept) == ("removing files", WITHOUT_MANIFEST)
+
+
+class Rewritten(Around):
+    """One that another process rewrites and somebody pins while its manifests go: that process's next manifest comes
+    when the first is gone, and is gone itself when it has taken its part back."""
+
+    def __init__(self, inner: Store, lost: tuple[str, ...], pins: dict[str, str]) -> None:
+        super().__init__(inner)
+        self._lost, self._pins = lost, pins
+
+    def delete(self, key: str) -> None:
+        super().delete(key)
+        if key == f"{AT}/meta.json" and not self._pins:
+            next_one = replace(manifest(2), generation=2, files=(StoredFile(name="a-2.blocks", size=1),))
+            super().put(f"{AT}/a-2.blocks", [b"y"])
+            super().put(f"{AT}/meta-2.json", [manifests.render(next_one)])
+        if key == f"{AT}/meta-2.json" and not self._pins:
+            self._pins["c2"] = "pinned: mine"
+            for name in self._lost:
+                super().delete(f"{AT}/{name}")
+
+
+@pytest.mark.parametrize(
+    ("lost", "back"), [("a-2.blocks", ["a.blocks", "meta.json"]), ("a.blocks", ["a-2.blocks", "meta-2.json"])]
+)
+def test_what_comes_back_is_the_generation_whose_files_are_all_there(lost: str, back: list[str]) -> None:
+    task, pins = Task(), dict[str, str]()
+    assert task.prune(Rewritten(task.store, (lost,), pins), stays=lambda: pins) == {"c2": "pinned: mine"}
+    assert task.left() == [*(f"2/{name}" for name in back), "3/a.blocks", "3/meta.json"]
+    (entry, _) = task.catalog.entries(HOME)
+    assert [file.name for file in entry.manifest.files] == back[:1]
+    assert task.removed() == ["c1"]
+
+
+def test_what_has_no_generation_that_is_whole_does_not_come_back() -> None:
+    task, pins = Task(), dict[str, str]()
+    assert task.prune(Rewritten(task.store, ("a.blocks", "a-2.blocks"), pins), stays=lambda: pins) == {}
+    assert task.left() == ["3/a.blocks", "3/meta.json"]
+    assert task.listed() == ["c3"]
+    assert task.removed() == ["c1", "c2"]
+
+
+def test_what_came_back_before_one_that_cannot_counts_as_staying() -> None:
+    task = Task()
+
+    class Full(Around):
+        def put(self, key: str, chunks: Iterable[Buffer]) -> Stat:
+            if key.startswith(AT):
+                raise StoreError(key, "the disk is full")
+            return super().put(key, chunks)
+
+    def stays() -> Mapping[str, str]:
+        gone = not any("/meta" in stat.key for stat in task.store.list(AT))
+        return {"c1": "pinned: mine", "c2": "pinned: mine too"} if gone else {}
+
+    assert task.prune(Full(task.store), stays=stays) == {"c1": "pinned: mine"}
+    assert task.left() == ["1/a.blocks", "1/meta.json", "2/a.blocks", "3/a.blocks", "3/meta.json"]
+    assert task.listed() == ["c1", "c3"]
+    assert task.removed() == ["c2"]
+    (failed,) = task.failed()
+    assert (failed.error, failed.kept) == ("the disk is full", WITHOUT_MANIFEST)
+    task.requires_phases_to_end()

@@ -154,6 +154,24 @@ def test_a_place_that_gives_room_back_late_loses_nothing_twice() -> None:
     assert place.asked == [100, 150]
 
 
+@pytest.mark.parametrize("delay_s", [0.0, 10.0, 20.0, 30.0, 50.0])
+def test_however_late_room_comes_back_it_is_counted_once(delay_s: float) -> None:
+    """As much goes, and as much stays, as where it comes back at once."""
+    place = Place(ours=780, late=delay_s > 0)
+    back: list[tuple[float, int]] = []  # when, and bytes
+    lowest, hidden = place.ours, 0
+    for _ in range(40):
+        assert place.save(20) is None
+        if place.hidden > hidden:
+            back.append((place.clock.monotonic() + delay_s, place.hidden - hidden))
+        place.clock.advance(5.0)
+        while back and back[0][0] <= place.clock.monotonic():
+            place.hidden -= back.pop(0)[1]
+        hidden, lowest = place.hidden, min(lowest, place.ours)
+    assert (place.asked, lowest, place.ours) == ([100] * 8, 700, 780)
+    assert place.told == [RoomMade(place="here", used=700, size=1000, freed=100)] * 8
+
+
 def test_what_could_not_be_looked_at_is_left_to_the_save() -> None:
     place = Place()
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import mementum
+from copies import content, save, whole
 from mementum import functional
 from mementum.catalog import facts, tasks
 from mementum.catalog.rebuild import refresh
@@ -22,11 +23,15 @@ from mementum.decide.retain import Retention
 from mementum.errors import NothingToResume, StateMismatch, StoreError, Superseded
 from mementum.events import Event, Failed, Removed, Withered
 from mementum.journal import Journal
+from mementum.pruning import sweep
 from mementum.records import Entry, Fact, Granularity, Manifest
 from mementum.recover.verify import verify
 from mementum.rewriting import GONE, Unsettled
+from mementum.storage.around import Around
 from mementum.storage.disk import PosixDisk
 from mementum.storage.local import LocalStore
+from mementum.storage.store import Stat
+from mementum.testing.simdisk import SimDisk
 from mementum.tidying import AGE_EVERY_S, Tidying
 from mementum.withering import wither
 
@@ -228,6 +233,62 @@ def test_levels_go_one_after_the_other_and_then_all(tmp_path: Path) -> None:
                 {"reason": "20.1 days old: weights after 20, context after 20 days", "by": "ageing"},
             ),
         ]
+
+
+def test_a_pin_that_comes_while_it_is_aged_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next generation is there by then, and is taken back."""
+    trained(tmp_path)
+    with held(tmp_path) as task:
+        first, second, _ = task.entries()
+        before, put = [stat.key for stat in task.store.list(first.folder)], LocalStore.put
+
+        def pinned(store: LocalStore, key: str, chunks: Any) -> Any:
+            if key == f"{first.folder}/meta-2.json":
+                put(store, "facts/pin.json", [facts.render(_pin(first, "pin"))])
+            return put(store, key, chunks)
+
+        monkeypatch.setattr(LocalStore, "put", pinned)
+        aged = Aged(task, Ageing(level_1=7.0))
+        full = (0, 1, 2)
+        assert aged.after((_time(first) - aged.clock.now()) / DAY_S + 7.1) == [full, (0, 2), full]
+        assert [stat.key for stat in task.store.list(first.folder)] == before
+        assert verify(task.store, first.folder, first.manifest, deep=True) == ()
+        assert [(type(event), event.id) for event in task.events if isinstance(event, Withered | Failed)] == [
+            (Withered, second.manifest.id)
+        ]
+        assert [kind for kind, _ in aged.facts()] == ["aged"]
+
+
+def test_a_manifest_that_comes_after_a_sweep_of_its_parts_is_withdrawn() -> None:
+    """The request was on its way for minutes: another machine has taken the tier meanwhile, and cleared it."""
+    far, catalog, events = LocalStore(SimDisk(), "far"), open_sqlite(None), list[Event]()
+    entry = save(far, 3)
+    catalog.add("h", entry.manifest, entry.folder)
+    before, swept = content(far), list[str]()
+
+    class Late(Around):
+        def put(self, key: str, chunks: Any) -> Stat:
+            if key.endswith("/meta-2.json"):
+                swept.extend(sweep(far, emit=lambda event: None))
+            return super().put(key, chunks)
+
+    done = wither(
+        entry,
+        (0, 2),
+        reason="old",
+        home="h",
+        store=Late(far),
+        catalog=catalog,
+        emit=events.append,
+        require_newest=lambda: None,
+    )
+    assert isinstance(done, Unsettled)
+    assert swept == [f"{entry.folder}/context-00000-2.json", f"{entry.folder}/index-00000-2.json"]
+    assert whole(far, entry.folder) == entry.manifest
+    assert content(far) == before
+    assert [held.manifest for held in catalog.entries("h")] == [entry.manifest]
+    assert events == []
+    catalog.close()
 
 
 def _time(entry: Entry) -> float:

@@ -12,7 +12,7 @@ from mementum.execute.halves import mark_name
 from mementum.opening import Opened
 from mementum.places import Site
 from mementum.placing import Copied, place
-from mementum.records import Entry, record
+from mementum.records import Damage, Entry, record
 from mementum.recover.choose import candidates
 
 GB = 1e9  # bytes
@@ -37,16 +37,8 @@ def bring_best(opened: Opened, known: Sequence[Entry], *, clock: Clock, emit: Em
     and the root has none: to begin elsewhere without a word would leave it behind for good."""
     own = _exact(known)
     offers = _offers(opened, own)
-    unread = [(site, damage) for site in opened.places.joined() for damage in site.damage]
-    for site, damage in unread:
-        emit(PassedOver(id=f"{damage.key} on {site.name}", what=damage.what))
-    if unread and not offers and not candidates(known):
-        raise NothingToResume(
-            f"task {opened.task!r} has checkpoints on its tiers only, and no manifest can be read:\n"
-            + "\n".join(f"  {site.name}: {damage.key}: {damage.what}" for site, damage in unread[:SHOWN_MAX]),
-            kept=KEPT,
-            next_command='`mementum doctor` of each tier; resume="never" begins anew beside them',
-        )
+    if not offers and not candidates(known):
+        _require_read(opened)
     whole = [entry for entry in known if entry.damaged is None]
     tried: list[Entry] = []
     for entry in candidates([*whole, *(some[0].entry for some in offers.values())]):
@@ -63,6 +55,30 @@ def bring_best(opened: Opened, known: Sequence[Entry], *, clock: Clock, emit: Em
             next_command='`mementum verify` of each tier shows all damage; resume="never" begins anew beside them',
         )
     return {}
+
+
+def tell_unread(opened: Opened, emit: Emit) -> None:
+    """Tell of each manifest on a tier that is not what was written."""
+    for site, damage in _unread(opened):
+        emit(PassedOver(id=f"{damage.key} on {site.name}", what=damage.what))
+
+
+def _unread(opened: Opened) -> list[tuple[Site, Damage]]:
+    return [(site, damage) for site in opened.places.joined() for damage in site.damage]
+
+
+def _require_read(opened: Opened) -> None:
+    """NothingToResume where the tiers have the task, and what they have of it cannot be read."""
+    lines = [f"  {site.name}: {damage.key}: {damage.what}" for site, damage in _unread(opened)]
+    silent = [site for site in opened.places.sites if site.knows_it and site.missed]
+    lines += [f"  {site.name} has the task, and could not be read" for site in silent]
+    if lines:
+        raise NothingToResume(
+            f"task {opened.task!r} has checkpoints on its tiers only, and none can be read (more was told above):\n"
+            + "\n".join(lines[:SHOWN_MAX]),
+            kept=KEPT,
+            next_command='`mementum doctor` of each tier; start again when it answers; resume="never" begins anew',
+        )
 
 
 def bring_this(opened: Opened, id: str, known: Sequence[Entry], *, clock: Clock, emit: Emit) -> Mapping[str, str]:
@@ -138,7 +154,7 @@ def _require_room(opened: Opened, entry: Entry) -> None:
     needed, free = manifest.size - begun, store.usage().free
     if needed > free:
         what = f"it needs {needed / GB:.3g} GB, and the disk of {store.folder} has {free / GB:.3g} GB free"
-        raise StoreError(entry.folder, what)
+        raise StoreError(entry.folder, what, kept="what the root has", next_command=f"df -h {quote(store.folder)}")
 
 
 def _nobody() -> None:

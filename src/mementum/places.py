@@ -77,6 +77,7 @@ class Site:
         self.owners = Owners()
         self.catalog: Catalog = open_sqlite(None)  # of what lies there
         self.home = ""  # the task's folder there
+        self.knows_it = False  # whether it had one before this start
         self.missed = False  # at this start: it did not answer then
         self.lost: Superseded | None = None  # a later attempt has it
         self.joined = False
@@ -117,6 +118,7 @@ class Site:
     def find_home(self, task: str) -> str | None:
         """The task's folder there, if it has one. A StoreError where the place cannot say."""
         self.home = tasks.find(self._around(self._inner, START_ATTEMPTS, START_PATIENCE_S), task) or ""
+        self.knows_it = bool(self.home)
         return self.home or None
 
     def newest(self) -> int:
@@ -245,15 +247,14 @@ class Places:
         """The folder that the task has on a tier, for a root that does not know it. All are asked at once: those that
         do not answer are waited for together, and not asked again at this start."""
 
-        def find(site: Site) -> str | None:
-            found = None
+        def find(site: Site) -> None:
             with self._told(site):
-                found = site.find_home(task)
-            return found
+                site.find_home(task)
 
         asked = self._asked()
         with ThreadPoolExecutor(max(1, len(asked)), "mementum-ask") as pool:
-            return next((home for home in pool.map(find, asked) if home), None)
+            list(pool.map(find, asked))
+        return next((site.home for site in asked if site.home), None)
 
     def newest(self) -> int:
         """The highest number of an attempt that a tier knows: the one that is claimed next is above it."""

@@ -174,13 +174,19 @@ class _Pruning:
         return stayed
 
     def _put_back(self, gone: Sequence[_Gone], stayed: dict[str, str]) -> None:
-        """`stayed` gets those that are back, also where a later one cannot be."""
+        """`stayed` gets those that are back, also where others cannot be."""
         late = self._stays()
+        failed: StoreError | None = None
         for one in gone:
             why = late.get(one.verdict.id)
-            if why is not None and self._is_back(one.entry.folder, one.unlisted):
-                self._enter_again(one.entry)
-                stayed[one.verdict.id] = why
+            try:
+                if why is not None and self._is_back(one.entry.folder, one.unlisted):
+                    self._enter_again(one.entry)
+                    stayed[one.verdict.id] = why
+            except StoreError as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
 
     def _is_back(self, folder: str, unlisted: Unlisted) -> bool:
         """Put the manifest back whose files are all there. Of two, whoever rewrote it may have withdrawn the newer, or

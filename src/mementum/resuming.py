@@ -56,6 +56,8 @@ def newest_whole(
         mended = mend(entry)
         again = None if mended is None else read_entry(mended, store)
         if mended is not None and isinstance(again, Loaded):
+            if again.manifest.id != entry.manifest.id:  # another one takes its place
+                emit(PassedOver(id=entry.manifest.id, what=f"{result[0].key}: {result[0].what}"))
             return Found(loaded=again, folder=mended.folder, passed_over=tuple(passed))
         emit(PassedOver(id=entry.manifest.id, what=f"{result[0].key}: {result[0].what}"))
     if not tried:

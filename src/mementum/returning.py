@@ -19,7 +19,7 @@ from mementum.execute.claim import require_newest
 from mementum.execute.halves import clear_halves
 from mementum.execute.head import Still
 from mementum.execute.leftovers import Left
-from mementum.fetching import bring_best, bring_this
+from mementum.fetching import bring_best, bring_this, tell_unread
 from mementum.live import feeds
 from mementum.live.component import Component
 from mementum.live.fitting import Fit
@@ -125,6 +125,7 @@ def _brought_home(opened: Opened, resume: str, clock: Clock, emit: Emit) -> Mapp
         entries = opened.catalog.entries(opened.home)
         plan = _pending(opened, (*entries, *opened.places.entries(opened.store)), None)
         if plan is None:
+            tell_unread(opened, emit)
             fetched = bring_best(opened, entries, clock=clock, emit=emit)
         else:
             fetched = bring_this(opened, plan.target, entries, clock=clock, emit=emit)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from made import entry
 from mementum.catalog import facts, noted, plans
-from mementum.catalog.lately import PLANNED, Lately
-from mementum.records import Fact
+from mementum.catalog.lately import OF_ALL_COPIES, PLANNED, Lately
+from mementum.records import Fact, Health
 from mementum.storage.local import LocalStore
 from mementum.testing.simdisk import SimDisk
 
@@ -55,6 +56,39 @@ def test_the_target_of_a_rollback_stays() -> None:
     )
     plans.write(home, "a", plan)
     assert lately.stays() == {"c7": PLANNED}
+
+
+def test_what_turns_out_worse_is_known_as_that() -> None:
+    home, some = store(), [entry(1), entry(2), entry(3, verified="t"), entry(4, damaged="an old wound")]
+    home.append("journal/0001.jsonl", facts.render(said("damaged", "c1", what="before it began")))
+    lately = Lately(home)
+    assert lately.worse(some) is None
+    noted.from_outside(home, "a", [said("damaged", "c9", what="of none of these")])
+    assert lately.worse(some) is None
+    noted.from_outside(home, "b", [said("damaged", "c3", what="index"), said("verified", "c4")])
+    home.append("journal/0001.jsonl", facts.render(said("health", "c2", health="diverged", why="a spike")))
+    now = lately.worse(some)
+    assert now is not None
+    assert [one.damaged for one in now] == [None, None, "index", None]
+    assert [one.health for one in now] == [Health.CLEAN, Health.DIVERGED, Health.CLEAN, Health.CLEAN]
+    noted.from_outside(home, "c", [said("verified", "c3", 2), said("health", "c2", 2, health="clean")])
+    again = lately.worse(some)
+    assert [(one.damaged, one.health) for one in again or some][:3] == [(None, Health.CLEAN)] * 3
+
+
+def test_damage_of_a_copy_says_nothing_of_the_roots_own_and_the_roots_nothing_of_a_copy() -> None:
+    home, some = store(), [entry(1), entry(2)]
+    roots, copies = Lately(home), Lately(home, kinds=OF_ALL_COPIES)
+    noted.from_outside(home, "a", [said("damaged", "c1", what="index", tier="nas")])
+    assert roots.worse(some) is None
+    noted.from_outside(home, "b", [said("damaged", "c2", what="index")])
+    assert [one.damaged for one in roots.worse(some) or ()] == [None, "index"]
+    assert copies.worse(some) is None
+    noted.from_outside(home, "c", [said("health", "c1", health="suspect")])
+    assert [(one.damaged, one.health) for one in copies.worse(some) or ()] == [
+        (None, Health.SUSPECT),
+        (None, Health.CLEAN),
+    ]
 
 
 def test_a_file_of_facts_that_is_gone_again_says_nothing() -> None:

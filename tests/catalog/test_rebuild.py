@@ -12,6 +12,7 @@ from mementum.catalog import facts
 from mementum.catalog.rebuild import learn, refresh
 from mementum.catalog.sql import SqlCatalog, open_sqlite
 from mementum.format import manifest as manifests
+from mementum.mirroring import FETCH
 from mementum.records import Damage, Fact, Granularity, Health, Manifest
 from mementum.storage.local import LocalStore
 from mementum.storage.store import size_of
@@ -377,3 +378,11 @@ def test_from_nothing_equals_step_by_step(rng: Random) -> None:
         assert anew.entries(HOME) == stepwise.entries(HOME)
         assert anew.read_sizes(HOME) == stepwise.read_sizes(HOME)
         assert ids(anew) == [f"c{seq}" for seq in present]
+
+
+def test_whoever_only_fetches_is_no_attempt_in_a_catalog(store: LocalStore, catalog: SqlCatalog) -> None:
+    told = {"task": "t", "time": TIME, "host": "h", "pid": 1}
+    store.put("attempts/0001.json", [json.dumps(told).encode()])
+    store.put("attempts/0002.json", [json.dumps({**told, **FETCH}).encode()])
+    refresh(catalog, HOME, store)  # as by `mementum ls`, while it is fetched
+    assert [start.number for start in catalog.starts(HOME)] == [1]

@@ -274,6 +274,34 @@ def test_what_a_command_enters_is_told(tmp_path: Path, door: Door, then: str) ->
     rooted.catalog.close()
 
 
+def test_an_end_tells_what_became_known_after_the_last_save(tmp_path: Path, door: Door) -> None:
+    """As what tiers did: who brings copies there writes facts, and tells the catalog nothing."""
+    rooted = Rooted(tmp_path, door, look_s=WAIT_S)
+    rooted.live(1)
+    rooted.require_same(door.catalog)
+    late = fact("placed", 40, checkpoint="c003", tier="nas", url="/nas", generation=1, size=1, levels=[0, 1, 2])
+    rooted.store.put("facts/a.json", [facts.render(late)])
+    rooted.store.delete(f"{folder(2)}/meta.json")
+    refresh(rooted.catalog._local, HOME, rooted.store)
+    wanted = [(entry.manifest.id, [place.tier for place in entry.places]) for entry in rooted.catalog.entries(HOME)]
+    assert wanted == [("c003", ["nas"])]
+    rooted.catalog.close()
+    there = door.catalog.entries(rooted.name)
+    assert [(entry.manifest.id, [place.tier for place in entry.places]) for entry in there] == wanted
+    assert rooted.events == []
+
+
+@pytest.mark.parametrize("error", [AccessRefused("x", "wrong password"), gone()])
+def test_an_end_looks_once_more_and_no_longer(tmp_path: Path, door: Door, error: StoreError) -> None:
+    rooted = Rooted(tmp_path, door, retry_s=3600.0, look_s=WAIT_S)
+    rooted.live(1)
+    rooted.require_same(door.catalog)
+    times, door.error = door.times, error
+    rooted.catalog.close()
+    assert not [one for one in threading.enumerate() if one.name == "mementum-catalog"]
+    assert (door.times, [event.error for event in rooted.events]) == (times, [error.message])
+
+
 def test_an_end_tells_what_waits_and_twice_is_once(rooted: Rooted, door: Door) -> None:
     for seq in range(1, 40):
         rooted.add(seq)

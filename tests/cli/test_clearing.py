@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import mementum
 from mementum.catalog.noted import person
 from mementum.records import Usage
 from mementum.storage.disk import PosixDisk
@@ -97,6 +98,34 @@ def test_leftovers_go(ask: Any, root: Path) -> None:
     assert (answer.code, answer.lines[-1]) == (0, "1000 B came free: 0 checkpoints, 1 leftover")
     assert not (home / "step_0000000008").exists()
     assert steps(ask, root) == [6, 4, 2]
+
+
+@pytest.mark.parametrize("folder", ["step_0000000008", "step_0000000004"])
+def test_what_a_kill_left_of_a_file_goes(ask: Any, root: Path, folder: str) -> None:
+    """Of a new checkpoint, or of one that was being written again: no list shows it."""
+    (home,) = root.glob("*/byte-gpt_*")
+    (home / folder).mkdir(exist_ok=True)
+    left = home / folder / "model.safetensors.0a1b2c3d.tmp"
+    left.write_bytes(b"x" * 1000)
+    dry = json.loads(ask("gc", root, "--dry-run", "--json").out)
+    assert [(one["leftovers"], one["freed"]) for one in dry["tasks"]] == [([f"{folder}/{left.name}"], 1000)]
+    assert left.exists()
+    answer = ask("gc", root)
+    assert (answer.code, answer.lines[-1]) == (0, "1000 B came free: 0 checkpoints, 1 leftover")
+    assert not left.exists()
+    assert steps(ask, root) == [6, 4, 2]
+    assert ask("gc", root).lines[-1] == "0 B came free: 0 checkpoints, 0 leftovers"
+
+
+def test_what_a_training_is_writing_stays(ask: Any, root: Path) -> None:
+    with mementum.open_run(root, task="byte-gpt", state={"s": {}}, resume="never"):
+        (home,) = root.glob("*/byte-gpt_*")
+        (home / "step_0000000008").mkdir()
+        left = home / "step_0000000008" / "model.safetensors.0a1b2c3d.tmp"
+        left.write_bytes(b"x" * 1000)
+        answer = ask("gc", root)
+        assert (answer.code, "stays for its next start" in answer.err) == (0, True)
+        assert left.exists()
 
 
 def test_room_is_made_down_to_a_mark(ask: Any, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from cli import recorded
+from mementum.catalog import noted
 from mementum.records import Manifest
 
 SEEN = """\
@@ -292,6 +293,28 @@ def test_a_checkpoint_that_retention_took_away(ask: Any, seen: Path) -> None:
     assert (found["kind"], found["saved"], found["cost"]) == ("removed", False, {"blocked_s": 0.25})
     headline = ask("why", seen, "@5").lines[0]
     assert headline == "step 5 of byte-gpt was saved as checkpoint c1gone, which is there no more"
+
+
+@pytest.mark.parametrize(
+    ("by", "who"), [(noted.AGE, "ageing"), (noted.ROOM, "the search for room"), (noted.POLICY, "retention")]
+)
+def test_what_took_a_checkpoint_away_is_named(ask: Any, seen: Path, by: str, who: str) -> None:
+    recorded.tell(seen, 1, "cost", 5, "c1gone", blocked_s=0.25)
+    recorded.tell(seen, 1, "removed", None, "c1gone", **noted.removed("it is old", by=by))
+    assert explained(ask, seen, "@5")["cause"] == f"{who} took it away, 2026-11-30 06:10:09 UTC: it is old"
+
+
+def test_a_checkpoint_that_a_person_took_away(ask: Any, seen: Path) -> None:
+    """Of two that removed it, as after one that failed, the later one answers, whichever file it stands in."""
+    recorded.tell(seen, 1, "cost", 2, recorded.decide(seen, 2, "asked", {}).id, blocked_s=0.25)
+    assert ask("forget", seen, "--keep-last", "1").code == 0
+    who = noted.person()
+    found = explained(ask, seen, "@2")
+    assert (found["kind"], found["saved"]) == ("removed", False)
+    assert found["cause"].startswith(f"{who} took it away, 20")
+    assert found["cause"].endswith(" UTC: older than the newest 1")
+    recorded.tell(seen, 1, "removed", None, found["checkpoint"], **noted.removed("it is old", by=noted.AGE))
+    assert explained(ask, seen, "@2")["cause"] == found["cause"]
 
 
 def test_the_newest_attempt_that_saw_the_step_answers(ask: Any, seen: Path) -> None:

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 import mementum
+from mementum.errors import StoreError
+from mementum.storage.local import LocalStore
 
 
 def steps(ask: Any, root: object) -> list[int]:
@@ -162,3 +164,46 @@ def test_an_empty_place_is_none(
     answer = ask("place", root, "@4", *words)
     assert (answer.code, "the place is empty" in answer.err) == (2, True)
     assert list((tmp_path / "here").iterdir()) == []
+
+
+def test_a_root_that_is_read_only_by_now_can_be_copied(
+    ask: Any, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nas, new = tmp_path / "nas", tmp_path / "new"
+    new.mkdir()
+    real = LocalStore.put
+
+    def put(store: LocalStore, key: str, chunks: Any) -> Any:
+        if Path(store.folder).is_relative_to(root):
+            raise StoreError(key, f"{key}: the file system is read-only")
+        return real(store, key, chunks)
+
+    monkeypatch.setattr(LocalStore, "put", put)
+    answer = ask("place", root, "@4", "--to", nas)
+    assert (answer.code, answer.out.count(" sent\n")) == (0, 1)
+    assert answer.err.startswith("that it is there is not recorded: facts/")
+    assert answer.err.endswith(".json: the file system is read-only\n")
+    assert list(root.glob("*/*/facts/*")) == []
+    assert (steps(ask, nas), steps(ask, root)) == ([4], [6, 4, 2])
+    answer = ask("place", root, "@4", "--to", nas)
+    assert (answer.code, answer.out.endswith(": it was there already\n")) == (0, True)
+    assert ask("place", new, "@4", "--from", nas).code == 0
+    assert (steps(ask, new), ask("verify", new, "--deep").code) == ([4], 0)
+
+
+def test_a_copy_that_broke_off_can_be_found_already(
+    ask: Any, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The attempts go there first: without them nobody finds the task."""
+    nas = tmp_path / "nas"
+
+    def refuse(*_: object, **__: object) -> None:
+        raise StoreError("x", "it broke off")
+
+    with monkeypatch.context() as broken:
+        broken.setattr("mementum.cli.moving.from_outside", lambda *_: None)
+        broken.setattr("mementum.cli.moving.copy", refuse)
+        assert ask("place", root, "@4", "--to", nas).code == 1
+    assert [path.name for path in nas.glob("*/*/attempts/*")] == ["0001.json"]
+    assert ask("place", root, "@4", "--to", nas).code == 0
+    assert steps(ask, nas) == [4]

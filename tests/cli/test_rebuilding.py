@@ -209,3 +209,15 @@ def test_which_errors_are_the_files_own() -> None:
     assert [code for code in range(30) if is_no_database(caused(code))] == [1, 11, 26]
     assert is_no_database(caused(11 | 1 << 8))
     assert not is_no_database(StoreError("a", "b"))
+
+
+def test_where_no_rebuild_helps_another_command_is_told(ask: Any, root: Path) -> None:
+    for path in root.glob("catalog.db*"):
+        path.unlink()
+    (root / "catalog.db").mkdir()
+    answer = ask("rebuild", root)
+    assert (answer.code, "unable to open database file" in answer.err) == (1, True)
+    place = root / "catalog.db"
+    assert f"next: `mv {place} {place}.old`: it is a folder; the next command makes the catalog\n" in answer.err
+    place.rename(f"{place}.old")
+    assert (ask("rebuild", root).code, steps(root)) == (0, [2, 4, 6])

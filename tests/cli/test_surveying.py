@@ -6,6 +6,8 @@ import errno
 import json
 import os
 import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -175,3 +177,25 @@ def test_a_catalog_that_lags_behind(diagnosed: Any, root: Path) -> None:
     shutil.copytree(folder(root, 4), home(root) / "step_0000000008")
     found = of_kind(diagnosed(root)[1], "catalog")
     assert "it lacks 1 checkpoint and has 1 that are gone" in found["what"]
+
+
+def test_a_catalog_that_a_newer_version_made(diagnosed: Any, ask: Any, root: Path) -> None:
+    """To make it anew is what it forbids: who uses the newer one has it still."""
+    with closing(sqlite3.connect(root / "catalog.db")) as connection, connection:
+        connection.execute("UPDATE schema SET version = 99")
+    found = of_kind(diagnosed(root)[1], "catalog")
+    assert (found["severity"], found["next"]) == ("warning", "pip install --upgrade mementum")
+    assert found["what"].startswith(
+        f"the catalog {root / 'catalog.db'} cannot be read: the catalog catalog.db was made"
+    )
+    assert f"next: {found['next']}" in ask("rebuild", root).err
+
+
+def test_a_folder_in_the_place_of_the_catalog(diagnosed: Any, root: Path) -> None:
+    for path in root.glob("catalog.db*"):
+        path.unlink()
+    (root / "catalog.db").mkdir()
+    code, findings = diagnosed(root)
+    found = of_kind(findings, "catalog")
+    assert (code, found["severity"]) == (0, "warning")
+    assert found["next"] == f"mv {root / 'catalog.db'} {root / 'catalog.db'}.old"

@@ -251,8 +251,9 @@ SHORTCUTS = (
         file=REWRITING,
         changes=(
             (
-                "                _commit(work, after)  # from here on the next generation holds\n",
-                "                _remove_old(work, after, doing, emit=emit)\n                _commit(work, after)\n",
+                "                _commit(work, after, still)  # from here on the next generation holds\n",
+                "                _remove_old(work, after, doing, emit=emit)\n"
+                "                _commit(work, after, still)\n",
             ),
         ),
         seen="acknowledged and lost",

@@ -35,6 +35,14 @@ def test_the_newest_of_every_kind_that_a_person_goes_back_to() -> None:
     }
 
 
+def test_where_there_is_none_but_of_weights_the_newest_stays() -> None:
+    some = [entry(1, granularity=WEIGHTS), entry(2, granularity=WEIGHTS, damaged="x"), entry(3, granularity=WEIGHTS)]
+    left = {"c3": "the newest one", "c2": "damaged (x): left for a person"}
+    assert protected(some) == left
+    assert protected([*some, entry(4, granularity=WEIGHTS)]) == {"c4": "the newest one", "c2": left["c2"]}
+    assert protected([entry(0), *some]) == {"c0": "the newest full one", "c2": left["c2"]}
+
+
 def test_what_is_known_of_one_alone_comes_first() -> None:
     entries = [entry(1, damaged="x"), entry(2, pinned="mine"), entry(3), entry(4)]
     assert protected(entries, waiting={"c3": "it is on its way to nas", "c9": "gone"}) == {

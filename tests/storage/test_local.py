@@ -254,6 +254,25 @@ def test_a_sweep_leaves_an_empty_folder_where_an_object_may_have_been(tmp_path):
     assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")) == ["a", "a/d", "a/data", "a/meta"]
 
 
+def test_what_puts_left_unfinished_is_told_and_no_list_shows_it(tmp_path):
+    outside, inside = tmp_path / "outside", tmp_path / "store"
+    outside.mkdir()
+    (outside / "x.tmp").write_bytes(DATA)
+    store = LocalStore(PosixDisk(), str(inside))
+    store.put("a/data", [DATA])
+    (inside / "a" / "data.0a1b2c3d.tmp").write_bytes(DATA[:4])
+    (inside / "top.tmp").write_bytes(DATA)
+    (inside / "way").symlink_to(outside)
+    (inside / "link.tmp").symlink_to(outside / "x.tmp")
+    assert keys(store) == ["a/data"]
+    found = {stat.key: stat.size for stat in store.unfinished()}
+    assert found == {"a/data.0a1b2c3d.tmp": 4, "top.tmp": len(DATA)}
+    store.sweep()
+    assert store.unfinished() == ()
+    assert (outside / "x.tmp").read_bytes() == DATA
+    assert LocalStore(PosixDisk(), str(tmp_path / "none")).unfinished() == ()
+
+
 def test_a_key_is_taken_by_whatever_has_its_name(tmp_path):
     store = LocalStore(PosixDisk(), str(tmp_path))
     store.put("a/data", [DATA])

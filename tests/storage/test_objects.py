@@ -266,6 +266,22 @@ def test_an_address_out_of_the_environment_is_looked_at_too(monkeypatch: pytest.
         open_objects("s3://bucket/p", {"region": "eu-west-1"})
 
 
+@pytest.mark.parametrize("name", ["AWS_ENDPOINT", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"])
+def test_a_way_without_tls_out_of_the_environment_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AWS_ALLOW_HTTP", raising=False)
+    monkeypatch.setenv(name, "http://127.0.0.1:9")
+    with pytest.raises(UsageError, match=f"^s3://bucket: {name} is without TLS") as caught:
+        open_objects("s3://bucket/p", {"region": "eu-west-1"})
+    assert "AWS_ALLOW_HTTP=true" in str(caught.value.next_command)
+    open_objects("s3://bucket/p", {"region": "eu-west-1", "endpoint": "https://host"})  # which is asked instead
+    open_objects("gs://bucket/p", {})
+    open_objects("s3://bucket/p", {"region": "eu-west-1", "allow_http": "true"})
+    monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+    open_objects("s3://bucket/p", {"region": "eu-west-1"})
+    with pytest.raises(UsageError, match="is without TLS"):  # what the options say wins
+        open_objects("s3://bucket/p", {"region": "eu-west-1", "allow_http": "false"})
+
+
 def test_a_list_begins_and_ends_at_its_prefix(
     s3_url: str, s3_options: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,7 @@ from mementum.catalog.catalog import Catalog
 from mementum.errors import AccessRefused, KeyMissing, MementumError, NotReadableHere, StoreError, Unreachable
 from mementum.format import generations
 from mementum.format import manifest as manifests
-from mementum.records import CLEARS, Damage, Manifest, Start, record
+from mementum.records import CLEARS, Damage, Fact, Manifest, Start, record
 from mementum.storage.store import Stat, Store
 
 FOLDER = re.compile(r"step_\d{10,}(?:-\d+)?")
@@ -23,6 +23,7 @@ LOOKS = 3  # for a manifest that is replaced while we read: each generation take
 FEW = 64  # checkpoints that are looked at one after the other: threads take longer to start than a disk to answer
 READERS = 8  # of more: a network file system answers in milliseconds, and most of a reader's time is waiting
 BATCH = 500  # checkpoints that are entered at once
+SOURCES, SOURCES_SIZE = 2000, 16 << 20  # files of facts that are taken in at once, and their bytes
 PID_END = 1 << 31
 
 Progress = Callable[[int, int], None]  # how many checkpoints were looked at, and of how many
@@ -34,6 +35,15 @@ class TakesTexts(Protocol):
 
     def add_texts(self, home: str, found: Iterable[tuple[Manifest, str, str]]) -> None:
         """Enter many, each with its folder and its file's text."""
+        ...
+
+
+@runtime_checkable
+class TakesWhole(Protocol):
+    """A catalog that takes in many sources at once: what follows from them is made anew once, and not for each."""
+
+    def learn_whole(self, home: str, found: Iterable[tuple[str, Sequence[Fact], int]]) -> None:
+        """All that each says, with its size, in the place of what it was known to say."""
         ...
 
 
@@ -126,22 +136,57 @@ def learn(catalog: Catalog, home: str, store: Store) -> None:
     for prefix in ("journal/", "facts/"):
         stats = list(store.list(prefix))
         sizes = {stat.key: stat.size for stat in stats}
-        for stat in stats:
-            known = read.get(stat.key)
-            if known == stat.size or _is_of(stat, sizes):
-                continue
-            _learn_from(catalog, home, store, stat.key, known if known is not None and known < stat.size else 0)
+        news = [stat for stat in stats if read.get(stat.key) != stat.size and not _is_of(stat, sizes)]
+        for stat in news:
+            if _grows(stat.key):
+                known = read.get(stat.key, 0)
+                _learn_from(catalog, home, store, stat.key, known if known < stat.size else 0)
+        for some in _some([stat for stat in news if not _grows(stat.key)]):
+            found: list[tuple[str, Sequence[Fact], int]] = []
+            try:
+                for stat in some:
+                    data = bytes(store.get(stat.key))
+                    found.append((stat.key, facts.parse(data), len(data)))
+            finally:  # also where one of them cannot be read
+                learn_whole(catalog, home, found)
+
+
+def learn_whole(catalog: Catalog, home: str, found: Iterable[tuple[str, Sequence[Fact], int]]) -> None:
+    """Take in many sources at once, each with its size, as far as the catalog can."""
+    if isinstance(catalog, TakesWhole):
+        catalog.learn_whole(home, found)
+        return
+    for source, told, size in found:
+        catalog.learn(home, source, told, size=size)
+
+
+def _some(stats: Iterable[Stat]) -> Iterator[Sequence[Stat]]:
+    """As many at a time as are entered at once, of no more bytes than a machine has to spare."""
+    some: list[Stat] = []
+    size = 0
+    for stat in stats:
+        if some and (len(some) == SOURCES or size + stat.size > SOURCES_SIZE):
+            yield some
+            some, size = [], 0
+        some.append(stat)
+        size += stat.size
+    if some:
+        yield some
 
 
 def _learn_from(catalog: Catalog, home: str, store: Store, key: str, begin: int) -> None:
     """Take in what a journal says from a byte on, and from an earlier one if the catalog turns out to know less of it:
     it may have been made anew since it was asked."""
-    grows = key.startswith("journal/") and _begin_of(key) is None
     for first in (begin, 0):  # whatever is known, nothing is before the beginning
         data = bytes(store.get(key, first))
-        whole = data.rfind(b"\n") + 1 if grows else len(data)
+        whole = data.rfind(b"\n") + 1
         if catalog.learn(home, key, facts.parse(data), size=first + whole, begin=first) >= first:
             return
+
+
+def _grows(key: str) -> bool:
+    """Whether it is a journal that is being written, and no part of one: such a part, and a file of facts, is whole."""
+    return key.startswith("journal/") and _begin_of(key) is None
 
 
 def holding(keys: Iterable[str]) -> dict[str, str]:

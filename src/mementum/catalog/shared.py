@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from blake3 import blake3
 
 from mementum.catalog.catalog import Catalog
-from mementum.catalog.rebuild import learn, refresh
+from mementum.catalog.rebuild import learn, learn_whole, refresh
 from mementum.errors import AccessRefused, StoreError, UsageError
 from mementum.events import Emit, Failed, Note
 from mementum.records import Entry, Fact, Manifest, Start, record
@@ -118,6 +118,12 @@ class SharedCatalog:
         if known >= begin:
             self._tell(home, Learnt(source=source, facts=every, size=size, begin=begin))
         return known
+
+    def learn_whole(self, home: str, found: Iterable[tuple[str, Sequence[Fact], int]]) -> None:
+        every = tuple(found)
+        learn_whole(self._local, home, every)
+        for source, told, size in every:
+            self._tell(home, Learnt(source=source, facts=tuple(told), size=size, begin=0))
 
     def begin(self, home: str, start: Start) -> None:
         self._local.begin(home, start)

@@ -69,6 +69,12 @@ class SqlCatalog:
             lambda connection: sql_writing.learn(connection, home, source, every, size=size, begin=begin)
         )
 
+    def learn_whole(self, home: str, found: Iterable[tuple[str, Sequence[Fact], int]]) -> None:
+        """What many sources say, each with its size, in one transaction and in the place of all they said before."""
+        every = tuple(found)
+        if every:
+            self._write(lambda connection: sql_writing.learn_whole(connection, home, every))
+
     def begin(self, home: str, start: Start) -> None:
         self._write(lambda connection: sql_writing.begin(connection, home, start))
 

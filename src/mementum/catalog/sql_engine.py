@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,10 @@ CACHE_KIB = 65_536  # of a scratch catalog in memory, before it goes to a tempor
 # tried again.
 REFUSED = ("28", "42501", "3F000")
 AGAIN = ("40001", "40P01")
+# SQLite's codes of what is around a file and not in it, so that no rebuild helps: leave to write, a read-only disk, a
+# file that cannot be opened; a lock of another process; a disk that fails, or is full.
+CLOSED = frozenset({sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN})
+LOCKED = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 REFUSALS = re.compile(r"authentication failed|no password supplied|pg_hba\.conf|role \S+ (does not exist|is not perm)")
 
 
@@ -122,8 +127,8 @@ def explained(error: SQLAlchemyError, engine: sa.Engine) -> StoreError:
     place, cause = where(engine), getattr(error, "orig", None) or error
     kept = "all checkpoints: the catalog is only a cache of them"
     if engine.dialect.name == "sqlite":
-        again = "mementum rebuild ROOT makes it again from the manifests"
-        return StoreError(place, f"the catalog {place} cannot be used: {cause}", kept=kept, next_command=again)
+        what = f"the catalog {place} cannot be used: {cause}"
+        return StoreError(place, what, kept=kept, next_command=_mending(Path(place), cause))
     said = " ".join(str(cause).split())
     password = engine.url.password
     if password:
@@ -137,6 +142,23 @@ def explained(error: SQLAlchemyError, engine: sa.Engine) -> StoreError:
         what = f"the catalog {place} does not answer: {said}"
         return Unreachable(place, what, kept=kept, next_command="try again when the server is there")
     return StoreError(place, f"the catalog {place} cannot be used: {said}", kept=kept)
+
+
+def _mending(path: Path, cause: object) -> str:
+    """What helps against a failure of SQLite's. To make a file again helps only where the file is the fault."""
+    code = getattr(cause, "sqlite_errorcode", 0) & 0xFF  # what is above the low byte tells cases of one error apart
+    place, folder = shlex.quote(str(path)), shlex.quote(str(path.parent))
+    if code in CLOSED and path.is_dir():
+        return f"`mv {place} {place}.old`: it is a folder; the next command makes the catalog"
+    if code in CLOSED:
+        return f"`findmnt -T {folder}` shows whether it is mounted read-only, `ls -ld {folder} {place}` who may write"
+    if code in LOCKED:
+        return f"the same again, once the process is done that writes it; `fuser {place}` shows which that is"
+    if code == sqlite3.SQLITE_FULL:
+        return f"make room there; `df -h {folder}` shows how much is left"
+    if code == sqlite3.SQLITE_IOERR:
+        return f"look at the disk: `findmnt -T {folder}` shows which it is, and `dmesg` what is wrong with it"
+    return "mementum rebuild ROOT makes it again from the manifests"
 
 
 def _code(error: SQLAlchemyError) -> str:

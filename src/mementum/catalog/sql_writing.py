@@ -51,34 +51,51 @@ def learn(connection: sa.Connection, home: str, source: str, told: Sequence[Fact
     before = int(connection.execute(sa.select(journals.c.size).where(*of)).scalar() or 0)
     if before < begin:
         return before
-    rows: list[dict[str, Any]] = [
-        {
-            "home": home,
-            "source": source,
-            "number": begin + number,  # a fact takes more than a byte, so that those that follow sort behind it
-            "kind": sql_columns.plain(fact.kind),
-            "time": sql_columns.plain(fact.time),
-            "checkpoint": None if fact.checkpoint is None else sql_columns.plain(fact.checkpoint),
-            "step": fact.step,
-            "data": json.dumps(typed_json.encode(dict(fact.values))),
-        }
-        for number, fact in enumerate(told)
-    ]
-    old = (facts_table.c.home == home, facts_table.c.source == source, facts_table.c.number >= begin)
-    telling = facts_table.c.kind.in_((*facts.JUDGING, *facts.OF_ATTEMPTS))
-    gone = connection.execute(sa.select(facts_table.c.kind, facts_table.c.checkpoint).where(*old, telling)).all()
-    connection.execute(sa.delete(facts_table).where(*old))
-    for batch in _batches(rows):
-        connection.execute(sa.insert(facts_table), batch)
-    connection.execute(_upsert(connection.dialect.name, journals), {"home": home, "source": source, "size": size})
-    changed = [(row.kind, row.checkpoint) for row in gone] + [(row["kind"], row["checkpoint"]) for row in rows]
-    ids = {id for kind, id in changed if kind in facts.JUDGING and id is not None}
-    _restate(connection, home, sorted(ids))
-    attempt = facts.attempt_of(source)
-    if attempt is not None and any(kind in facts.OF_ATTEMPTS for kind, _ in changed):
+    _take_in(connection, home, [(source, told, size)], begin=begin)
+    return size
+
+
+def learn_whole(connection: sa.Connection, home: str, found: Sequence[tuple[str, Sequence[Fact], int]]) -> None:
+    """All that these sources say, each with its size, in the place of what they were known to say."""
+    _take_in(connection, home, found, begin=0)
+
+
+def _take_in(
+    connection: sa.Connection, home: str, found: Sequence[tuple[str, Sequence[Fact], int]], *, begin: int
+) -> None:
+    """What follows from them is stated once, however many they are."""
+    changed: set[tuple[str, str, str | None]] = set()
+    for some in _batches(found):
+        rows: list[dict[str, Any]] = [
+            {
+                "home": home,
+                "source": source,
+                "number": begin + number,  # a fact takes more than a byte, so that those that follow sort behind it
+                "kind": sql_columns.plain(fact.kind),
+                "time": sql_columns.plain(fact.time),
+                "checkpoint": None if fact.checkpoint is None else sql_columns.plain(fact.checkpoint),
+                "step": fact.step,
+                "data": json.dumps(typed_json.encode(dict(fact.values))),
+            }
+            for source, told, _ in some
+            for number, fact in enumerate(told)
+        ]
+        table = facts_table.c
+        old = (table.home == home, table.source.in_([source for source, *_ in some]), table.number >= begin)
+        telling = table.kind.in_((*facts.JUDGING, *facts.OF_ATTEMPTS))
+        gone = connection.execute(sa.select(table.source, table.kind, table.checkpoint).where(*old, telling)).all()
+        connection.execute(sa.delete(facts_table).where(*old))
+        for batch in _batches(rows):
+            connection.execute(sa.insert(facts_table), batch)
+        sizes = [{"home": home, "source": source, "size": size} for source, _, size in some]
+        connection.execute(_upsert(connection.dialect.name, journals), sizes)
+        changed |= {(row.source, row.kind, row.checkpoint) for row in gone}
+        changed |= {(row["source"], row["kind"], row["checkpoint"]) for row in rows}
+    _restate(connection, home, sorted({id for _, kind, id in changed if kind in facts.JUDGING and id is not None}))
+    journals_of = {facts.attempt_of(source) for source, kind, _ in changed if kind in facts.OF_ATTEMPTS}
+    for attempt in sorted(number for number in journals_of if number is not None):
         ours = (attempts.c.home == home, attempts.c.number == attempt)
         connection.execute(sa.update(attempts).where(*ours).values(**_outcome(connection, home, attempt)))
-    return size
 
 
 def begin(connection: sa.Connection, home: str, start: Start) -> None:

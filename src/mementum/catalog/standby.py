@@ -45,6 +45,10 @@ class StandbyCatalog:
         every = tuple(facts)
         return self._ask(lambda catalog: catalog.learn(home, source, every, size=size, begin=begin))
 
+    def learn_whole(self, home: str, found: Iterable[tuple[str, Sequence[Fact], int]]) -> None:
+        every = tuple(found)
+        self._ask(lambda catalog: catalog.learn_whole(home, every))
+
     def read_sizes(self, home: str) -> dict[str, int]:
         return self._ask(lambda catalog: catalog.read_sizes(home))
 

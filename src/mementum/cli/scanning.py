@@ -13,7 +13,7 @@ from mementum.catalog.sql import open_sqlite
 from mementum.catalog.tasks import DAY, HOME
 from mementum.cli.onlooking import Onlooker
 from mementum.errors import MementumError
-from mementum.records import Damage, Entry, Manifest, record
+from mementum.records import Damage, Entry, Fact, Manifest, record
 from mementum.recover.verify import read_manifest
 from mementum.storage.local import LocalStore
 from mementum.storage.store import Store
@@ -112,12 +112,14 @@ def entries(scanned: Scanned) -> tuple[Entry, ...]:
         for folder, manifest in scanned.manifests.items():
             catalog.add(scanned.home, manifest, folder)
         for prefix in ("journal/", "facts/"):
+            found: list[tuple[str, tuple[Fact, ...], int]] = []
             for stat in scanned.store.list(prefix):
                 try:
                     data = scanned.store.get(stat.key)
                 except MementumError:  # facts are no more than hints: what they say of damage is seen again
                     continue
-                catalog.learn(scanned.home, stat.key, facts.parse(data), size=len(data))
+                found.append((stat.key, facts.parse(data), len(data)))
+            catalog.learn_whole(scanned.home, found)
         return tuple(catalog.entries(scanned.home))
     finally:
         catalog.close()

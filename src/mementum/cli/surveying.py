@@ -240,7 +240,8 @@ def catalog(root: Path, every: Sequence[Scanned], disk: Onlooker) -> Finding:
         what = "there is no catalog yet, or it is out of sight: it is a cache, and the next command makes it"
         return Finding(severity=Severity.NOTE, kind="catalog", what=what)
     except (OSError, RuntimeError) as error:  # the last from a user without a home folder
-        return _no_catalog(f"the catalog cannot be used ({error}); every command reads the manifests instead", rebuild)
+        what = f"the catalog cannot be used ({error}); every command reads the manifests instead"
+        return _no_catalog(what, _instead(error, getattr(error, "filename", None) or str(root / NAME)) or rebuild)
     if length > CATALOG_SIZE_MAX:
         what = f"the catalog has {size(length)}, far more than its checkpoints need"
         return Finding(severity=Severity.WARNING, kind="catalog", what=what, next_command=rebuild)
@@ -254,10 +255,18 @@ def catalog(root: Path, every: Sequence[Scanned], disk: Onlooker) -> Finding:
                 opened.close()
         except (MementumError, OSError) as error:
             what = error.message if isinstance(error, MementumError) else str(error)
-            return _no_catalog(f"the catalog {path} cannot be read: {what.replace(f'{folder}/', '')}", rebuild)
+            what = f"the catalog {path} cannot be read: {what.replace(f'{folder}/', '')}"
+            return _no_catalog(what, _instead(error, path) or rebuild)
     if wrong is not None:
         return Finding(severity=Severity.NOTE, kind="catalog", what=f"{path}: {wrong}", next_command=rebuild)
     return Finding(severity=Severity.OK, kind="catalog", what="the catalog knows every checkpoint that lies here")
+
+
+def _instead(error: Exception, path: str) -> str | None:
+    """What helps where no rebuild does. What SQLite says, which is then the cause, is of the copy."""
+    if isinstance(error, IsADirectoryError):
+        return f"mv {shlex.quote(path)} {shlex.quote(path)}.old"
+    return error.next_command if isinstance(error, MementumError) and error.__cause__ is None else None
 
 
 def _no_catalog(what: str, rebuild: str) -> Finding:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import field
 from typing import Any
 
@@ -19,6 +19,7 @@ from mementum.errors import UsageError
 from mementum.records import Reach, record
 
 Source = str | os.PathLike[str] | Mapping[str, Any] | None
+Besides = Callable[[Settings], Iterable[tuple[Path, str]]]
 WORD = re.compile(r"[\w-]+")  # a preset's name; what has a dot or a slash in it is a file's
 SHOWN_MAX = 20  # findings in an error; `mementum config check` shows all
 # Settings that mean something only where a tier outlives the machine.
@@ -78,8 +79,9 @@ def told(source: str, finding: Finding) -> str:
     return f"{source}:{finding.line}: {finding}" if finding.line is not None else f"{source}: {finding}"
 
 
-def examine(source: Source) -> Examined:
-    """What `load` would give, or everything that is wrong. UsageError only if there is nothing to read."""
+def examine(source: Source, *, besides: Besides | None = None) -> Examined:
+    """What `load` would give, or everything that is wrong. UsageError only if there is nothing to read. `besides`: what
+    else cannot be, of settings that can be read, each with its path."""
     name, tree = _opened(source)
     if tree.findings and not tree.values:  # it is no YAML: nothing else can be known
         return Examined(source=name, configured=None, findings=tree.findings)
@@ -97,6 +99,8 @@ def examine(source: Source) -> Examined:
     given = frozenset(_paths(theirs.values, ()))
     if settings is not None:
         findings += tuple(_lined(one, line) for one in contradictions(settings, given))
+        more = () if besides is None else besides(settings)
+        findings += tuple(Finding(key=spelled(path), what=what, line=line(path)) for path, what in more)
     if settings is None or findings:
         ordered = sorted(findings, key=lambda one: one.line or 0)
         return Examined(source=name, configured=None, findings=tuple(ordered))

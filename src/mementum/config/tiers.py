@@ -21,6 +21,7 @@ CLEAN_FROM, CLEAN_TO, EMERGENCY = 0.80, 0.70, 0.90  # of a disk; the documents' 
 SCRUB_SHARE = 0.005  # of the time: a tenth of what saves may cost
 URL = re.compile(r"(s3|gs|az|redis|rediss|ram|file)://.*|/.+|~/.+|\./.+", re.DOTALL)
 CATALOG = re.compile(r"(postgresql|redis|rediss)(\+[a-z]+)?://.+", re.DOTALL)
+PORT, PORT_MAX = re.compile(r"[0-9]{1,9}", re.ASCII), 65535
 
 FOLDERS = ("", "file")  # schemes of folders
 
@@ -49,10 +50,19 @@ def _catalog(value: object) -> str:
 
 def _quoted(url: str) -> str:
     """The url, in which every part ends where it was meant to."""
+    if _has_high_port(url):
+        fields = {"what": f"{shown(url)} cannot be read", "expected": f"a port of at most {PORT_MAX}"}
+        raise PydanticCustomError("port", "{what}; expected {expected}", fields)
     if shown(url).endswith(f"://{HIDDEN}"):
         fields = {"what": f"{shown(url)} cannot be read", "expected": "in its password %40 for @, %2F for /, %23 for #"}
         raise PydanticCustomError("quoted", "{what}; expected {expected}", fields)
     return url
+
+
+def _has_high_port(url: str) -> bool:
+    """Whether what is wrong is its port, and cannot be a password that was cut in two: no user stands in it."""
+    port = url.partition("://")[2].partition("/")[0].rpartition(":")[2]
+    return "@" not in url and bool(PORT.fullmatch(port)) and int(port) > PORT_MAX
 
 
 def _repeated(value: object) -> str:

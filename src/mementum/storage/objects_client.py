@@ -138,7 +138,9 @@ def _check_way(place: str, bucket: str, options: Mapping[str, str], env: Mapping
         bare = name.lower().removeprefix("aws_").removeprefix("google_").removeprefix("azure_")
         if bare in ("region", "default_region", "account_name") and not BUCKET.fullmatch(value):
             raise UsageError(f"{place}: {name} has letters, digits and dashes")
-    for name, value in (*options.items(), *((name, env[name]) for name in ENDPOINTS if name in env)):
+    is_said = not place.startswith("s3:") or any("endpoint" in name.lower() for name in options)
+    around = () if is_said else [(name, env[name]) for name in ENDPOINTS if name in env]  # else nobody looks at those
+    for name, value in (*options.items(), *around):
         if "endpoint" not in name.lower():
             continue
         if not ENDPOINT.fullmatch(value):

@@ -20,6 +20,11 @@ KIND = re.compile(r"kind: (Timeout|Connect|Interrupted|Decode|Request)\b")
 REDIRECT = "BareRedirect"  # which S3 sends to who asks in the wrong region
 METADATA = re.compile(r"169\.254\.1(69\.254|70\.2)|metadata\.google|metadata/(identity|instance)|fd00:ec2::254")
 
+CREDENTIALS = {  # how each client gets some, by the scheme of the place
+    "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or run `aws configure`",
+    "gs": "set GOOGLE_APPLICATION_CREDENTIALS to a key's file, or run `gcloud auth application-default login`",
+    "az": "set AZURE_STORAGE_ACCOUNT_KEY beside AZURE_STORAGE_ACCOUNT_NAME, or `az login` and AZURE_USE_AZURE_CLI=true",
+}
 SKEWED = frozenset({"RequestTimeTooSkewed", "RequestExpired"})
 NO_BUCKET = frozenset({"NoSuchBucket", "ContainerNotFound"})
 ELSEWHERE = frozenset({"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"})
@@ -83,7 +88,7 @@ def told(error: Exception, key: str, place: str) -> StoreError:
             key,
             f"{place}: no credentials were found",
             kept=KEPT,
-            next_command="for S3: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or run `aws configure`",
+            next_command=CREDENTIALS.get(place.partition(":")[0], "set the credentials of its client"),
         )
     if code in REFUSED or status in (401, 403) or isinstance(error, PermissionDeniedError | UnauthenticatedError):
         return AccessRefused(
