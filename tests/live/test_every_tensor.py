@@ -50,7 +50,8 @@ DENSE: dict[str, Callable[[torch.dtype], torch.Tensor]] = {
     "empty with a shape": lambda dtype: torch.empty(2, 0, 3, dtype=dtype),
 }
 
-IGNORE_BETA = "ignore:.*(beta state|ComplexHalf|quantize).*:UserWarning"
+# torch warns once a process, so that whichever test is first must bear it.
+pytestmark = pytest.mark.filterwarnings("ignore:.*(beta state|ComplexHalf|quantize).*:UserWarning")
 
 
 def sparse(dtype: torch.dtype) -> dict[str, torch.Tensor]:
@@ -107,7 +108,6 @@ def there_and_back(root: Path, held: dict[str, Any]) -> dict[str, Any]:
     return fresh.held
 
 
-@pytest.mark.filterwarnings(IGNORE_BETA)
 def test_every_dtype_in_every_dense_form_comes_back(tmp_path: Path) -> None:
     held = {f"{dtype} {form}": make(dtype) for dtype in PLAIN for form, make in DENSE.items()}
     expected = {name: prove(tensor) for name, tensor in held.items()}
@@ -117,7 +117,6 @@ def test_every_dtype_in_every_dense_form_comes_back(tmp_path: Path) -> None:
     assert len(held) >= 20 * len(DENSE)
 
 
-@pytest.mark.filterwarnings(IGNORE_BETA)
 def test_views_that_are_read_in_another_way_come_back_as_the_numbers_they_are(tmp_path: Path) -> None:
     held = read_in_another_way()
     assert {tensor.is_conj() or tensor.is_neg() for tensor in held.values()} == {True}
@@ -128,7 +127,6 @@ def test_views_that_are_read_in_another_way_come_back_as_the_numbers_they_are(tm
         assert (back[name].is_conj(), back[name].is_neg()) == (False, False), name
 
 
-@pytest.mark.filterwarnings(IGNORE_BETA)
 def test_every_sparse_layout_comes_back(tmp_path: Path) -> None:
     dtypes = (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.complex64)
     held = {f"{dtype} {name}": tensor for dtype in dtypes for name, tensor in sparse(dtype).items()}
@@ -141,7 +139,6 @@ def test_every_sparse_layout_comes_back(tmp_path: Path) -> None:
         assert torch.equal(back[name].to_dense(), tensor.to_dense()), name
 
 
-@pytest.mark.filterwarnings(IGNORE_BETA)
 def test_every_quantised_dtype_comes_back(tmp_path: Path) -> None:
     held = quantised()
     back = there_and_back(tmp_path, held)
