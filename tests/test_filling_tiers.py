@@ -15,7 +15,7 @@ from mounts import Mounted
 from tiered import Training, entries
 
 STEPS = 20
-QUICK = {"budgets": {"lost_time": "100%"}, "vitals": "off", "alarms": "off"}
+QUICK = {"vitals": "off", "alarms": "off"}
 
 
 def train(training: Training, run: mementum.Run, steps: int = STEPS) -> list[float]:

@@ -34,7 +34,7 @@ class Training:
 
     def open(self, root: Path) -> mementum.Run:
         quiet = {"vitals": "off", "alarms": "off", "recorder": "off", "scrub": "off"}
-        quick = {"slots": 0, "capture": "blocking", "budgets": {"lost_time": "100%"}}
+        quick = {"slots": 0, "capture": "blocking"}
         return mementum.open_run(
             root,
             task="large",

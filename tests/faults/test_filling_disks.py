@@ -39,7 +39,7 @@ class Training:
         self.held, self.told = torch.zeros(STATE // 4), Told()
 
     def open(self, root: Path, **wishes: Any) -> mementum.Run:
-        config = {"scrub": "off", "slots": 0, "budgets": {"lost_time": "100%"}, **wishes.pop("config", {})}
+        config = {"scrub": "off", "slots": 0, **wishes.pop("config", {})}
         state = {"s": {"t": self.held}}
         wishes = {"keep_last": None, "every_steps": 1, "on_event": self.told, **wishes}
         return mementum.open_run(root, task="t", state=state, config=config, **wishes)
