@@ -12,6 +12,7 @@ from steady_scenes import WARM
 
 SAVES = 500
 BLOCKING_SAVES = 2 * WARM  # they take their time, and nothing of them is kept
+LATE_MAX = 4  # snapshots of the last steps, with which no thread is through, or of which no step has heard
 RSS_SLACK = 6 << 20  # bytes: arenas of the threads, and SQLite's cache
 
 WAYS = {"overlapped": SAVES, "blocking": BLOCKING_SAVES}
@@ -50,8 +51,8 @@ def test_what_is_held_stays_the_same_over_500_saves(ends: Ends, way: str) -> Non
 def test_what_is_held_stays_the_same_over_500_snapshots_in_memory(ends: Ends, way: str) -> None:
     end = ends["snapshots", way]
     assert_steady(end)
-    assert end.told["active"] <= 1
-    assert end.told["saving"] <= 2
+    assert end.told["active"] <= LATE_MAX
+    assert end.told["saving"] <= LATE_MAX
     assert end.told["kept"] == list(range(1, WAYS[way] + 1))
     assert end.told["committed"] == [WAYS[way]]  # the end
 
